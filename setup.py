@@ -1,0 +1,112 @@
+"""Build the two native libraries of ngram_ple with CMake and Ninja.
+
+Environment variables:
+  NGRAM_PLE_BACKEND     auto (default), cpu, cuda or hip
+  NGRAM_PLE_CUDA_ARCHS  compute capabilities of a CUDA build, such as "90" or "80;90;100;120"
+  CMAKE_ARGS            further arguments for CMake
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.dist_info import dist_info
+
+ROOT = Path(__file__).resolve().parent
+MIN_TORCH = (2, 11)
+
+
+def fail(sentence: str) -> NoReturn:
+    """End the build with one sentence instead of a traceback."""
+    raise SystemExit(f"ngram_ple: {sentence}")
+
+
+def find_torch() -> dict[str, str]:
+    """Find the torch to build against: {"version", "include", "lib"}.
+
+    torch is no build requirement, since an unpinned one would silently be another torch than the one the
+    package runs with. It is looked for in this process's environment, then, past pip's build isolation, in
+    the environment of the same interpreter, then in the activated virtual environment.
+    """
+    isolation = {"PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME"}
+    plain = {name: value for name, value in os.environ.items() if name not in isolation}
+    candidates = [(sys.executable, dict(os.environ)), (sys.executable, plain)]
+    if "VIRTUAL_ENV" in os.environ:
+        candidates.append((str(Path(os.environ["VIRTUAL_ENV"], "bin", "python")), plain))
+    for python, env in candidates:
+        try:
+            found = subprocess.run(
+                [python, str(ROOT / "cmake" / "find_torch.py")], env=env, stdout=subprocess.PIPE, check=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        torch: dict[str, str] | None = json.loads(found.stdout)
+        if torch is None:
+            continue
+        if tuple(int(part) for part in torch["version"].split(".")[:2]) < MIN_TORCH:
+            fail(f"torch >= 2.11 is needed, found torch {torch['version']}: upgrade torch, then install again.")
+        return torch
+    fail(f"torch >= 2.11 is needed, and none is installed for {sys.executable}: install torch first.")
+
+
+class CheckedDistInfo(dist_info):
+    """Refuse before pip resolves (and downloads) the dependencies."""
+
+    def run(self) -> None:
+        """Check for torch, then write the metadata."""
+        find_torch()
+        super().run()
+
+
+class CMakeBuild(build_ext):
+    """Build with CMake into the wheel, or into python/ for an editable install."""
+
+    def run(self) -> None:
+        """Configure, build and install the native part."""
+        torch = find_torch()
+        cmake = shutil.which("cmake") or fail("CMake >= 3.25 is needed and not on PATH: pip install cmake.")
+        ninja = shutil.which("ninja") or fail("Ninja is needed and not on PATH: pip install ninja.")
+        compiler = shlex.split(os.environ.get("CXX", "")) or ["c++", "g++", "clang++"]
+        if not any(shutil.which(name) for name in compiler):
+            fail("a C++17 compiler is needed and none is on PATH: install g++ (or set CXX).")
+        try:
+            import pybind11
+        except ImportError:
+            fail("pybind11 is needed to build without isolation: pip install pybind11.")
+
+        in_place = self.inplace or self.editable_mode
+        build_dir = Path(self.build_temp).resolve()
+        destination = ROOT / "python" if in_place else Path(self.build_lib).resolve()
+        configure = [
+            *(cmake, "-S", str(ROOT), "-B", str(build_dir), "-G", "Ninja"),
+            # Isolated builds bring these tools in folders of their own, new every time.
+            f"-DCMAKE_MAKE_PROGRAM={ninja}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DNGRAM_PLE_TORCH_INCLUDE={torch['include']}",
+            f"-DNGRAM_PLE_TORCH_LIB={torch['lib']}",
+            f"-DNGRAM_PLE_TORCH_VERSION={torch['version']}",
+            f"-DNGRAM_PLE_BACKEND={os.environ.get('NGRAM_PLE_BACKEND') or 'auto'}",
+        ]
+        if archs := os.environ.get("NGRAM_PLE_CUDA_ARCHS"):
+            configure.append(f"-DNGRAM_PLE_CUDA_ARCHS={archs}")
+        configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        try:
+            subprocess.run(configure, check=True)
+            subprocess.run([cmake, "--build", str(build_dir)], check=True)
+            subprocess.run([cmake, "--install", str(build_dir), "--prefix", str(destination)], check=True)
+        except subprocess.CalledProcessError as error:
+            fail(f"the native build failed (CMake exit status {error.returncode}); its messages are above.")
+
+
+setup(
+    ext_modules=[Extension("ngram_ple._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild, "dist_info": CheckedDistInfo},
+)
