@@ -56,6 +56,11 @@ def find_torch() -> dict[str, str]:
     fail(f"torch >= 2.11 is needed, and none is installed for {sys.executable}: install torch first.")
 
 
+def find_tool(name: str) -> str | None:
+    """Find a program on PATH or beside the interpreter (a virtual environment need not be activated)."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
 class CheckedDistInfo(dist_info):
     """Refuse before pip resolves (and downloads) the dependencies."""
 
@@ -71,8 +76,8 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         """Configure, build and install the native part."""
         torch = find_torch()
-        cmake = shutil.which("cmake") or fail("CMake >= 3.25 is needed and not on PATH: pip install cmake.")
-        ninja = shutil.which("ninja") or fail("Ninja is needed and not on PATH: pip install ninja.")
+        cmake = find_tool("cmake") or fail("CMake >= 3.25 is needed and was not found: pip install cmake.")
+        ninja = find_tool("ninja") or fail("Ninja is needed and was not found: pip install ninja.")
         compiler = shlex.split(os.environ.get("CXX", "")) or ["c++", "g++", "clang++"]
         if not any(shutil.which(name) for name in compiler):
             fail("a C++17 compiler is needed and none is on PATH: install g++ (or set CXX).")

@@ -10,7 +10,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_SKIP_RPATH ON)
 
 # -ffp-contract=off: decoded values are specified to the bit, a fused multiply-add would round once less.
-set(NGRAM_PLE_HOST_OPTIONS -O3 -ffp-contract=off -Wall -Wextra -Wshadow)
+set(NGRAM_PLE_HOST_OPTIONS -ffp-contract=off -Wall -Wextra -Wshadow)
 set(NGRAM_PLE_CUDA_OPTIONS --fmad=false -Xcompiler=-ffp-contract=off,-Wall,-Wextra)
 if(NGRAM_PLE_WERROR)
   list(APPEND NGRAM_PLE_HOST_OPTIONS -Werror)

@@ -1,0 +1,64 @@
+# Each target sets up what it needs in .venv, build included, and can be called first on a fresh machine.
+#   make demo      a small checkpoint, then the embeddings of a real text from it
+#   make test      every test: C++ (ctest) and Python (pytest)
+#   make lint      formatting, lint and types, the same as CI
+#   make sanitize  the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make clean     remove .venv and everything built
+# TORCH_SPEC is the torch to install, PYTHON the interpreter of a new .venv.
+
+TORCH_SPEC ?= torch==2.13.0
+PYTHON ?= python3
+
+VENV := .venv
+BIN := $(abspath $(VENV)/bin)
+# [build-system] of pyproject.toml, installed once instead of for every build
+BUILD_TOOLS := 'setuptools>=77' 'cmake>=3.25' ninja 'pybind11>=2.12'
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+CPP_TESTS := -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DNGRAM_PLE_TESTS=ON -DNGRAM_PLE_BINDINGS=OFF \
+             -DNGRAM_PLE_BACKEND=cpu $(CMAKE_ARGS)
+NATIVE := setup.py pyproject.toml CMakeLists.txt $(wildcard cmake/* csrc/*/*)
+APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
+
+.PHONY: demo test lint sanitize clean system
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/extra-demo
+	$(BIN)/ngram-ple demo --out build/demo
+
+test: $(VENV)/extra-test
+	$(BIN)/cmake -S . -B build/tests $(CPP_TESTS)
+	$(BIN)/cmake --build build/tests
+	$(BIN)/ctest --test-dir build/tests --output-on-failure
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/extra-dev
+	PATH="$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
+
+sanitize: $(VENV)/base
+	$(BIN)/cmake -S . -B build/sanitize $(CPP_TESTS) -DNGRAM_PLE_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitize
+	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+clean:
+	rm -rf $(VENV) build python/*.egg-info python/ngram_ple/*.so python/ngram_ple/_build_info.json
+
+# What pip cannot install: asked for in one line.
+system:
+	@command -v $${CXX:-c++} >/dev/null && \
+	$(PYTHON) -c 'import ensurepip, os, sysconfig; open(os.path.join(sysconfig.get_path("include"), "Python.h"))' \
+	  2>/dev/null && \
+	echo '#include <gtest/gtest.h>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1 || \
+	{ echo "A compiler, Python's venv or headers, or GoogleTest is missing. On Debian or Ubuntu:"; \
+	  echo "  $(APT_LINE)"; exit 1; }
+
+# torch comes first: the build looks for it and never chooses one.
+$(VENV)/base: pyproject.toml | system
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) '$(TORCH_SPEC)' $(BUILD_TOOLS)
+	touch $@
+
+# The package, in place, with one of its extras; a changed C++ source is built again.
+$(VENV)/extra-%: $(VENV)/base $(NATIVE)
+	@echo "Building and installing ngram_ple[$*] into $(VENV) (the first time takes minutes)"
+	$(PIP) --no-build-isolation --editable '.[$*]'
+	touch $@
