@@ -24,28 +24,31 @@ target_link_libraries(ngram_ple_torch INTERFACE "${NGRAM_PLE_TORCH_LIB}/libtorch
 target_compile_definitions(ngram_ple_torch INTERFACE TORCH_TARGET_VERSION=0x020b000000000000)
 
 # --- _ops.so ----------------------------------------------------------------------------------------
-file(GLOB NGRAM_PLE_OPS_SOURCES CONFIGURE_DEPENDS csrc/bindings/ops*.cpp)
-if(NGRAM_PLE_OPS_SOURCES)
-  add_library(ngram_ple_ops MODULE ${NGRAM_PLE_OPS_SOURCES})
-  # C++20 as torch asks of code that includes its headers; everything below stays C++17.
-  set_target_properties(ngram_ple_ops PROPERTIES PREFIX "" OUTPUT_NAME _ops SUFFIX ".so" CXX_STANDARD 20)
-  ngram_ple_compile_options(ngram_ple_ops)
-  target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_cpu ngram_ple_torch ${CMAKE_DL_LIBS})
-  if(TARGET ngram_ple_gpu)
-    target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_gpu)
-  endif()
-  install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
+add_library(ngram_ple_ops MODULE
+  csrc/bindings/arguments.cpp
+  csrc/bindings/decode.cpp
+  csrc/bindings/device.cpp
+  csrc/bindings/embed.cpp
+  csrc/bindings/lookup.cpp
+  csrc/bindings/ngram_ids.cpp
+  csrc/bindings/schemas.cpp)
+# C++20 as torch asks of code that includes its headers; everything below stays C++17.
+set_target_properties(ngram_ple_ops PROPERTIES PREFIX "" OUTPUT_NAME _ops SUFFIX ".so" CXX_STANDARD 20)
+ngram_ple_compile_options(ngram_ple_ops)
+target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_cpu ngram_ple_torch ${CMAKE_DL_LIBS})
+if(TARGET ngram_ple_gpu)
+  target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_gpu)
+  target_compile_definitions(ngram_ple_ops PRIVATE NGRAM_PLE_GPU)
 endif()
+install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
 
 # --- _core ------------------------------------------------------------------------------------------
 set(PYBIND11_FINDPYTHON ON)
 find_package(pybind11 CONFIG REQUIRED)
-if(EXISTS "${PROJECT_SOURCE_DIR}/csrc/bindings/core_module.cpp")
-  pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp)
-  set_target_properties(ngram_ple_core PROPERTIES OUTPUT_NAME _core)
-  ngram_ple_compile_options(ngram_ple_core)
-  install(TARGETS ngram_ple_core LIBRARY DESTINATION ngram_ple)
-endif()
+pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp)
+set_target_properties(ngram_ple_core PROPERTIES OUTPUT_NAME _core)
+ngram_ple_compile_options(ngram_ple_core)
+install(TARGETS ngram_ple_core LIBRARY DESTINATION ngram_ple)
 
 # --- the facts that ngram_ple.build_info() tells ----------------------------------------------------
 if(NGRAM_PLE_GPU STREQUAL "cuda")

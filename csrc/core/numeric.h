@@ -21,6 +21,12 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint32_t bits_of(float value) {
   return bits;
 }
 
+// condition ? a : b, as a mask: a branch here would keep a loop from being vectorised.
+NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint32_t select(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 NGP_HOST_DEVICE NGP_ALWAYS_INLINE float bf16_to_float(uint16_t bits) {
   return float_from_bits(static_cast<uint32_t>(bits) << 16);
 }
@@ -29,7 +35,7 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float bf16_to_float(uint16_t bits) {
 NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint16_t float_to_bf16(float value) {
   const uint32_t bits = bits_of(value);
   const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded);
+  return static_cast<uint16_t>(select((bits & 0x7FFFFFFFu) > 0x7F800000u, 0x7FC0u, rounded));
 }
 
 NGP_HOST_DEVICE NGP_ALWAYS_INLINE float fp16_to_float(uint16_t bits) {
@@ -38,7 +44,7 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float fp16_to_float(uint16_t bits) {
   const uint32_t subnormal = bits_of(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
   const uint32_t normal = (magnitude << 13) + (112u << 23);
   const uint32_t special = (magnitude << 13) | 0x7F800000u;
-  return float_from_bits(sign | (magnitude < 0x400u ? subnormal : (magnitude >= 0x7C00u ? special : normal)));
+  return float_from_bits(sign | select(magnitude < 0x400u, subnormal, select(magnitude >= 0x7C00u, special, normal)));
 }
 
 // Round to nearest even, to subnormals and infinity as IEEE 754 has it.
@@ -49,8 +55,8 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint16_t float_to_fp16(float value) {
   // Adding 1/2 puts the subnormals' last place (2^-24) at the sum's own, which so rounds them.
   const uint32_t subnormal = bits_of(float_from_bits(magnitude) + 0.5f) - 0x3F000000u;
   const uint32_t normal = (magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
-  const uint32_t special = magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u;
-  const uint32_t half = magnitude < 0x38800000u ? subnormal : (magnitude >= 0x47800000u ? special : normal);
+  const uint32_t special = select(magnitude > 0x7F800000u, 0x7E00u, 0x7C00u);
+  const uint32_t half = select(magnitude < 0x38800000u, subnormal, select(magnitude >= 0x47800000u, special, normal));
   return static_cast<uint16_t>(sign | half);
 }
 
@@ -61,7 +67,7 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float e4m3_to_float(uint8_t code) {
   const uint32_t subnormal = bits_of(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
   const uint32_t normal = (magnitude << 20) + (120u << 23);
   const uint32_t special = 0x7FC00000u;
-  return float_from_bits(sign | (magnitude < 8u ? subnormal : (magnitude == 0x7Fu ? special : normal)));
+  return float_from_bits(sign | select(magnitude < 8u, subnormal, select(magnitude == 0x7Fu, special, normal)));
 }
 
 // E2M1, the low four bits of `code`: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. Exact.
@@ -70,7 +76,7 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float e2m1_to_float(uint8_t code) {
   const uint32_t magnitude = code & 0x7u;
   const uint32_t subnormal = magnitude * 0x3F000000u;  // 0 or 0.5
   const uint32_t normal = (magnitude << 22) + (126u << 23);
-  return float_from_bits(sign | (magnitude < 2u ? subnormal : normal));
+  return float_from_bits(sign | select(magnitude < 2u, subnormal, normal));
 }
 
 }  // namespace ngram_ple

@@ -1,0 +1,70 @@
+// lookup: [*ids.shape, head_dim] decoded rows of a table.
+#include "cpu/lookup.h"
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
+
+#include "bindings/arguments.h"
+#include "bindings/device.h"
+#include "bindings/register.h"
+#ifdef NGRAM_PLE_GPU
+#include "gpu/launch.h"
+#endif
+
+namespace ngram_ple::bindings {
+namespace {
+
+// The checked arguments of one call.
+struct Lookup {
+  IntArray ids;
+  TableView table;
+  OutType out_type;
+  std::vector<int64_t> shape;
+
+  Lookup(const Tensor& ids_tensor, const TableArguments& arguments, const std::string& out_dtype)
+      : ids(int_array("lookup", "ids", ids_tensor)),
+        table(table_view("lookup", "weight", arguments, "ids", ids_tensor)),
+        out_type(bindings::out_type("lookup", out_dtype)),
+        shape(shape_of(ids_tensor)) {
+    shape.push_back(out_row_elements(table, out_type));
+  }
+
+  void run(const Tensor& ids_tensor, const Tensor& out_tensor) const {
+    const int64_t count = ids_tensor.numel();
+    if (count == 0) return;
+    uint8_t* out = static_cast<uint8_t*>(out_tensor.data_ptr());
+    if (ids_tensor.is_cpu()) {
+      const int64_t row_bytes = table.out_row_bytes(out_type);
+      parallel_over(count, 1, [&](int64_t begin, int64_t end) {
+        cpu::lookup(ids, table, out_type, begin, end, out + begin * row_bytes);
+      });
+      return;
+    }
+#ifdef NGRAM_PLE_GPU
+    const torch::stable::accelerator::DeviceGuard guard(ids_tensor.get_device_index());
+    gpu::lookup(ids, count, table, out_type, out, current_stream(ids_tensor));
+#endif
+  }
+};
+
+Tensor lookup(Tensor ids, Tensor weight, OptionalTensor scale, OptionalTensor global_scale, std::string format,
+              std::string out_dtype, int64_t head_dim, int64_t row_start, int64_t row_end) {
+  const Lookup call(ids, {weight, scale, global_scale, format, head_dim, row_start, row_end}, out_dtype);
+  Tensor out = torch::stable::new_empty(ids, call.shape, scalar_type_of(call.out_type));
+  call.run(ids, out);
+  return out;
+}
+
+void lookup_out(Tensor ids, Tensor weight, OptionalTensor scale, OptionalTensor global_scale, std::string format,
+                std::string out_dtype, int64_t head_dim, int64_t row_start, int64_t row_end, Tensor out) {
+  const Lookup call(ids, {weight, scale, global_scale, format, head_dim, row_start, row_end}, out_dtype);
+  check_out("lookup", out, scalar_type_of(call.out_type), call.shape, "ids", ids);
+  call.run(ids, out);
+}
+
+}  // namespace
+
+NGP_REGISTER("lookup", lookup)
+NGP_REGISTER("lookup.out", lookup_out)
+
+}  // namespace ngram_ple::bindings
