@@ -87,7 +87,8 @@ class CMakeBuild(build_ext):
             fail("pybind11 is needed to build without isolation: pip install pybind11.")
 
         in_place = self.inplace or self.editable_mode
-        build_dir = Path(self.build_temp).resolve()
+        # Not build_temp, which is a new folder at every editable install: objects are kept between builds.
+        build_dir = ROOT / "build" / f"native-{sys.implementation.cache_tag}"
         destination = ROOT / "python" if in_place else Path(self.build_lib).resolve()
         configure = [
             *(cmake, "-S", str(ROOT), "-B", str(build_dir), "-G", "Ninja"),

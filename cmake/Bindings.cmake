@@ -38,7 +38,6 @@ ngram_ple_compile_options(ngram_ple_ops)
 target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_cpu ngram_ple_torch ${CMAKE_DL_LIBS})
 if(TARGET ngram_ple_gpu)
   target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_gpu)
-  target_compile_definitions(ngram_ple_ops PRIVATE NGRAM_PLE_GPU)
 endif()
 install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
 
