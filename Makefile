@@ -22,10 +22,10 @@ APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
 .PHONY: demo test lint sanitize clean system
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/extra-demo
+demo: $(VENV)/native $(VENV)/extra-demo
 	$(BIN)/ngram-ple demo --out build/demo
 
-test: $(VENV)/extra-test
+test: $(VENV)/native $(VENV)/extra-test
 	$(BIN)/cmake -S . -B build/tests $(CPP_TESTS)
 	$(BIN)/cmake --build build/tests
 	$(BIN)/ctest --test-dir build/tests --output-on-failure
@@ -57,8 +57,13 @@ $(VENV)/base: pyproject.toml | system
 	$(PIP) '$(TORCH_SPEC)' $(BUILD_TOOLS)
 	touch $@
 
-# The package, in place, with one of its extras; a changed C++ source is built again.
-$(VENV)/extra-%: $(VENV)/base $(NATIVE)
-	@echo "Building and installing ngram_ple[$*] into $(VENV) (the first time takes minutes)"
+# The package in place; a changed C++ source is built again, Python sources need nothing.
+$(VENV)/native: $(VENV)/base $(NATIVE)
+	@echo "Building ngram_ple into $(VENV) (the first time takes minutes)"
+	$(PIP) --no-build-isolation --no-deps --editable .
+	touch $@
+
+# What one of the extras of pyproject.toml asks for.
+$(VENV)/extra-%: $(VENV)/base | $(VENV)/native
 	$(PIP) --no-build-isolation --editable '.[$*]'
 	touch $@

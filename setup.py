@@ -51,7 +51,7 @@ def find_torch() -> dict[str, str]:
         if torch is None:
             continue
         if tuple(int(part) for part in torch["version"].split(".")[:2]) < MIN_TORCH:
-            fail(f"torch >= 2.11 is needed, found torch {torch['version']}: upgrade torch, then install again.")
+            fail(f"torch >= 2.11 is needed, found torch {torch['version']}: upgrade torch first.")
         return torch
     fail(f"torch >= 2.11 is needed, and none is installed for {sys.executable}: install torch first.")
 
