@@ -91,8 +91,8 @@ class NGramConfig:
         object.__setattr__(self, "ple_layer_ids", _layer_ids(self.ple_layer_ids))
         if self.layer >= len(self.ple_layer_ids):
             raise ConfigError(
-                f"layer must be an index into the {len(self.ple_layer_ids)} PLE layers {list(self.ple_layer_ids)}, "
-                f"got {self.layer}"
+                f"layer must be an index into the {len(self.ple_layer_ids)} ple_layer_ids "
+                f"{list(self.ple_layer_ids)[:8]}, got {self.layer}"
             )
         if self.num_heads > _MAX_HEADS:
             raise ConfigError(
@@ -100,13 +100,15 @@ class NGramConfig:
             )
         if self.ple_embed_dim % self.num_heads:
             raise ConfigError(
-                f"ple_embed_dim must be divisible by the number of heads, (ngram_size - 1) * heads_per_ngram = "
-                f"{self.num_heads}, got {self.ple_embed_dim}"
+                f"ple_embed_dim must be divisible by the {self.num_heads} heads, "
+                f"(ngram_size - 1) * heads_per_ngram, got {self.ple_embed_dim}"
             )
         if self.ple_embedding_dtype is not None and not isinstance(self.ple_embedding_dtype, str):
             raise ConfigError(f"ple_embedding_dtype must be a string, got {_shown(self.ple_embedding_dtype)}")
         if self.quantization_config is not None and not isinstance(self.quantization_config, Mapping):
-            raise ConfigError(f"quantization_config must be an object, got {_shown(self.quantization_config)}")
+            raise ConfigError(
+                f"quantization_config must be an object, got {_shown(self.quantization_config)}"
+            )
 
     @property
     def num_heads(self) -> int:
@@ -124,11 +126,13 @@ class NGramConfig:
         return self.ple_layer_ids[self.layer] - 1
 
     @classmethod
-    def from_pretrained(cls, source: str | os.PathLike[str] | Mapping[str, Any], layer: int = 0) -> NGramConfig:
+    def from_pretrained(
+        cls, source: str | os.PathLike[str] | Mapping[str, Any], layer: int = 0
+    ) -> NGramConfig:
         """Read the configuration of PLE layer `layer` from a checkpoint folder, a config.json or its dict.
 
-        A field under ``text_config`` wins over one at the top level; null counts as absent. `layer` is the index
-        among the PLE layers.
+        A field under ``text_config`` wins over one at the top level; null counts as absent. `layer` is the
+        index among the PLE layers.
 
         Raises
         ------

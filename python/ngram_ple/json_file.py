@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Python objects take far more room than their text, so the number of values is bounded as well. A mixed precision
-# configuration that names each of 75 000 expert matrices takes a third of these.
+# Python objects take far more room than their text, so the number of values is bounded as well. A mixed
+# precision configuration that names each of 75 000 expert matrices takes a third of these.
 _MAX_OBJECT_BYTES = 16 << 20
 _MAX_CONTAINERS = 250_000
 _MAX_VALUES = 500_000
@@ -58,7 +58,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; ValueError says what is wrong with it, OSError that it cannot be read."""
+    """Read a JSON object; ValueError says what is wrong with it, OSError that the file cannot be read."""
     data = read_bounded(path, _MAX_OBJECT_BYTES)
     if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS or data.count(b",") > _MAX_VALUES:
         raise ValueError(f"JSON with more than {_MAX_CONTAINERS} containers or {_MAX_VALUES} values")
@@ -76,8 +76,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def object_entries(data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[str, int, int]]:
     """Walk the entries of the JSON object in ``data[start:end]`` without building its values.
 
-    Yields the key and the begin and end of the value's text. A value is only delimited, not checked: parse the
-    ones that matter. A doubled key, and anything but blanks around the object, is a ValueError.
+    Yields the key and the begin and end of the value's text. A value is only delimited, not checked: parse
+    the ones that matter. A doubled key, and anything but blanks around the object, is a ValueError.
     """
     end = len(data) if end is None else end
     seen: set[str] = set()

@@ -1,44 +1,194 @@
-"""Opening a checkpoint folder."""
+"""Opening a checkpoint folder: its configuration, its files, and the tables in them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ngram_ple.checkpoint import names
+from ngram_ple.checkpoint.coverage import Coverage
+from ngram_ple.checkpoint.detect import detect_format
+from ngram_ple.checkpoint.files import locate_tensors
+from ngram_ple.checkpoint.loader import TableLoader, small_tensor
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
-from ngram_ple.config import NGramConfig
+from ngram_ple.config import NGramConfig, read_config
+from ngram_ple.errors import CheckpointError
+from ngram_ple.quantization import resolve_format
+
+if TYPE_CHECKING:
+    from ngram_ple.tables.sink import RowSink
 
 
 @dataclass(frozen=True)
 class StoredTable:
-    """One PLE layer's table as it lies in a checkpoint."""
+    """One PLE layer's table as it lies in a checkpoint.
 
-    prefix: str  # with the final dot
-    tensors: Mapping[str, TensorSlice]  # names relative to the prefix
+    Attributes
+    ----------
+    config : NGramConfig
+    prefix : str
+        What stands before the relative names, with its final dot; may be empty.
+    tensors : mapping
+        Every tensor under the prefix by its relative name.
+    format, format_rule : str
+        One of bf16 fp16 fp32 fp8 fp8-rowwise nvfp4, and the rule that decided it, in words.
+    buffers : mapping
+        The hash buffers that are stored, as lists of int: some of ``layer_multipliers``,
+        ``ngram_heads_vocab_sizes``, ``ngram_heads_offsets``.
+    """
+
     config: NGramConfig
-    format: str  # one of bf16 fp16 fp32 fp8 fp8-rowwise nvfp4
-    format_rule: str  # which rule decided the format, in words
-    buffers: Mapping[str, list[int]]  # layer_multipliers, ngram_heads_vocab_sizes, ngram_heads_offsets: those stored
+    prefix: str
+    tensors: Mapping[str, TensorSlice]
+    format: str
+    format_rule: str
+    buffers: Mapping[str, list[int]]
 
     def check(self, padded_rows: int, row_start: int = 0, row_end: int | None = None) -> None:
-        """Prove by the headers alone that the owned rows are covered once; else CheckpointError."""
-        raise NotImplementedError
+        """Prove by headers alone that rows [row_start, row_end) of the `padded_rows` are covered once.
+
+        Call it before the table is allocated: a configuration may claim any size, tensors that exist cannot.
+
+        Raises
+        ------
+        CheckpointError
+            A missing, unknown, misshapen, wrongly typed or doubled tensor, which is named.
+        """
+        config = self.config
+        coverage = Coverage(
+            self.format,
+            config.head_dim,
+            padded_rows,
+            config.split_ngram_parts,
+            row_start,
+            row_end,
+            self.prefix,
+        )
+        for name, tensor in self.tensors.items():
+            coverage.accept(name, tensor.dtype, tensor.shape, str(tensor.file))
+        coverage.prove()
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder: configuration and the headers of the files that hold PLE tensors."""
+    """A checkpoint folder.
+
+    Attributes
+    ----------
+    folder : Path
+    config : dict
+        Content of config.json, with the quantization of a legacy hf_quant_config.json.
+    tensors : mapping
+        The tensors that may belong to PLE embeddings, by full name.
+    """
 
     folder: Path
     config: dict[str, Any]
-    tensors: Mapping[str, TensorSlice]  # PLE tensors by full name
+    tensors: Mapping[str, TensorSlice]
 
     def table(self, config: NGramConfig, prefix: str | None = None) -> StoredTable:
-        raise NotImplementedError
+        """Find the table of the configured PLE layer.
+
+        Parameters
+        ----------
+        config : NGramConfig
+            Its `layer` says which table.
+        prefix : str, optional
+            Where its tensors lie; found by default.
+
+        Raises
+        ------
+        CheckpointError
+            No table or several candidates, a format that is not supported, a hash buffer of another size.
+        ConfigError
+            An unsupported quantization algorithm.
+        """
+        try:
+            chosen = names.select_prefix(self.tensors, config) if prefix is None else prefix
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.folder}: {error}") from None
+        tensors = {name[len(chosen) :]: at for name, at in self.tensors.items() if name.startswith(chosen)}
+        configured = resolve_format(config.quantization_config, chosen, config.ple_embedding_dtype)
+        decision = detect_format(tensors, configured, chosen)
+        return StoredTable(
+            config, chosen, tensors, decision.format, decision.rule, _read_buffers(tensors, config, chosen)
+        )
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    raise NotImplementedError
+    """Open a Hugging Face checkpoint folder: config.json and the headers of the files that hold PLE tensors.
+
+    Files are found by model.safetensors.index.json, else model.safetensors, else every file that ends in
+    .safetensors. Files that an index names for other tensors need not be there.
+
+    Raises
+    ------
+    ConfigError
+        config.json is missing, unreadable or no JSON object.
+    CheckpointError
+        A file is missing, outside the folder, not regular, truncated, or its header is wrong; a tensor lies
+        in two files or not where the index says.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder}: must be a checkpoint folder, got {'a file' if folder.exists() else 'nothing'}"
+        )
+    return Checkpoint(folder, read_config(folder), locate_tensors(folder))
+
+
+def read_table(
+    stored: StoredTable,
+    sink: RowSink,
+    *,
+    padded_rows: int,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Read a stored table's owned rows, its scales included, into a sink of the same format.
+
+    Parameters
+    ----------
+    stored : StoredTable
+    sink : RowSink
+    padded_rows : int
+    threads, progress
+        See `TableLoader`.
+
+    Raises
+    ------
+    CheckpointError
+        See `TableLoader.finish`; the sink's memory must not be used then.
+    """
+    loader = TableLoader(
+        sink,
+        padded_rows=padded_rows,
+        split_ngram_parts=stored.config.split_ngram_parts,
+        prefix=stored.prefix,
+        threads=threads,
+        progress=progress,
+    )
+    for name, tensor in stored.tensors.items():
+        loader.add(name, tensor)
+    loader.finish()
+
+
+def _read_buffers(
+    tensors: Mapping[str, TensorSlice], config: NGramConfig, prefix: str
+) -> dict[str, list[int]]:
+    expected = dict(zip(names.BUFFERS, (config.ngram_size, config.num_heads, config.num_heads), strict=True))
+    buffers = {}
+    for name, length in expected.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            continue
+        if tensor.dtype != "I64" or tensor.shape != (length,):
+            raise CheckpointError(
+                f"{tensor.file}: {prefix}{name}: expected I64 [{length}], "
+                f"got {tensor.dtype} {list(tensor.shape)}"
+            )
+        buffers[name] = [int(value) for value in small_tensor(tensor).tolist()]
+    return buffers

@@ -1,0 +1,157 @@
+"""Checkpoint folders written block by block: safetensors files, config.json, the index.
+
+Every file appears by a rename once it is whole; the index comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from ngram_ple.checkpoint.files import INDEX_FILE
+from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
+from ngram_ple.errors import CheckpointError
+
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class TensorToWrite:
+    """A tensor of a checkpoint whose rows are fetched block by block when it is written.
+
+    Attributes
+    ----------
+    name, dtype, shape
+        The full name, a safetensors dtype code, and the shape, of one dimension at least.
+    rows : callable
+        ``(first, last)`` -> rows [first, last), a tensor ``[last - first, *shape[1:]]`` of the dtype.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    rows: Callable[[int, int], torch.Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * TORCH_DTYPES[self.dtype].itemsize
+
+
+def write_folder(
+    folder: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    tensors: Sequence[TensorToWrite],
+    *,
+    max_file_bytes: int = 5 << 30,
+    progress: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Write a checkpoint folder and return its files.
+
+    Parameters
+    ----------
+    folder : path
+        Made when it does not exist.
+    config : mapping
+        Content of config.json.
+    tensors : sequence of TensorToWrite
+        Go, in this order, into as many files as `max_file_bytes` asks for.
+    max_file_bytes : int
+        Tensors of one file add up to at most this, unless a single one is larger.
+    progress : callable, optional
+        Called with the bytes of each block written.
+
+    Raises
+    ------
+    CheckpointError
+        Two tensors of one name, or rows of another dtype or shape than announced.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    groups = _grouped(tensors, max_file_bytes)
+    written = []
+    weight_map: dict[str, str] = {}
+    for number, group in enumerate(groups, start=1):
+        path = target / f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        write_safetensors(path, group, progress)
+        written.append(path)
+        for tensor in group:
+            if weight_map.setdefault(tensor.name, path.name) != path.name:
+                raise CheckpointError(f"{tensor.name} must be written once, got it twice")
+    index = {"metadata": {"total_size": sum(tensor.nbytes for tensor in tensors)}, "weight_map": weight_map}
+    for name, content in (("config.json", config), (INDEX_FILE, index)):
+        _by_rename(target / name, [json.dumps(content, indent=2).encode() + b"\n"])
+        written.append(target / name)
+    return written
+
+
+def write_safetensors(
+    path: Path, tensors: Sequence[TensorToWrite], progress: Callable[[int], None] | None = None
+) -> None:
+    """Write one safetensors file; parameters and errors as those of `write_folder`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for tensor in tensors:
+        if tensor.name in header:
+            raise CheckpointError(f"{tensor.name} must be written once, got it twice")
+        end = offset + tensor.nbytes
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end]}
+        offset = end
+    _by_rename(path, _file_blocks(header, tensors, progress))
+
+
+def _grouped(tensors: Sequence[TensorToWrite], max_file_bytes: int) -> list[list[TensorToWrite]]:
+    groups: list[list[TensorToWrite]] = []
+    room = 0
+    for tensor in tensors:
+        if not groups or tensor.nbytes > room:
+            groups.append([])
+            room = max_file_bytes
+        groups[-1].append(tensor)
+        room -= tensor.nbytes
+    return groups
+
+
+def _file_blocks(
+    header: Mapping[str, Any], tensors: Sequence[TensorToWrite], progress: Callable[[int], None] | None
+) -> Iterator[bytes | memoryview]:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors:
+        for block in _tensor_blocks(tensor):
+            yield block
+            if progress is not None:
+                progress(block.nbytes)
+
+
+def _tensor_blocks(tensor: TensorToWrite) -> Iterator[memoryview]:
+    rows = tensor.shape[0]
+    step = max(1, _BLOCK_BYTES // max(1, tensor.nbytes // max(1, rows)))
+    for first in range(0, rows, step):
+        last = min(rows, first + step)
+        block = tensor.rows(first, last)
+        shape = (last - first, *tensor.shape[1:])
+        if block.dtype != TORCH_DTYPES[tensor.dtype] or block.shape != shape:
+            raise CheckpointError(
+                f"{tensor.name}: expected {tensor.dtype} {list(shape)} for rows {first}..{last - 1}, "
+                f"got {block.dtype} {list(block.shape)}"
+            )
+        yield block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _by_rename(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            for block in blocks:
+                file.write(block)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
