@@ -1,0 +1,33 @@
+// The GPU kernels as the rest of the house sees them: raw device pointers and a stream, no torch, no vendor.
+//
+// Every pointer inside the structs is a device pointer (pinned host memory through its device address
+// included), read when the kernel runs: nothing is synchronised, copied or allocated. Empty work launches
+// nothing. A failed launch throws std::runtime_error that names the operator and the device error. The
+// current device must be the stream's.
+#pragma once
+
+#include <cstdint>
+
+#include "core/int_array.h"
+#include "core/ngram_batch.h"
+#include "core/row_format.h"
+#include "core/table_view.h"
+
+namespace ngram_ple::gpu {
+
+using Stream = void*;  // cudaStream_t or hipStream_t
+
+// out [T, H]: the row number of every head's n-gram that ends in each token.
+void ngram_ids(const NgramBatch& batch, int64_t* out, Stream stream);
+
+// out [num_ids, out_row_bytes]: the decoded row of every id, zeros where the table does not own it.
+void lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type, uint8_t* out,
+            Stream stream);
+
+// out [T, H * out_row_bytes]: ngram_ids and lookup in one kernel, no ids written.
+void embed(const NgramBatch& batch, const TableView& table, OutType out_type, uint8_t* out, Stream stream);
+
+// out [num_rows, out_row_bytes]: row i of the view, decoded.
+void decode(const TableView& rows, int64_t num_rows, OutType out_type, uint8_t* out, Stream stream);
+
+}  // namespace ngram_ple::gpu

@@ -1,0 +1,99 @@
+// The codec for every row that no wide access fits: odd head dims, unaligned pointers or strides, slots put
+// together from scales that lie apart. One value (or byte) a chunk, read byte by byte.
+#pragma once
+
+#include "core/table_view.h"
+#include "gpu/runtime.h"
+
+namespace ngram_ple::gpu {
+
+template <OutType kOut>
+struct ScalarCodec {
+  static constexpr int kBatch = 4;
+  static constexpr int64_t kOutBytes = out_element_bytes(kOut);
+  struct Raw {
+    uint32_t bits;  // of the value, or the byte
+    float scale;    // of the row or block
+    Format format;
+  };
+
+  static NGP_DEVICE Raw load(const TableView& table, int64_t row, uint32_t chunk) {
+    const uint8_t* values = table.rows + row * table.row_stride;
+    const uint8_t* scales = table.scales + row * table.scale_stride;
+    const Format format = table.format.format;
+    if constexpr (kOut == OutType::bytes) return {slot_byte(table, values, scales, chunk), 0.0f, format};
+    const int64_t i = static_cast<int64_t>(chunk);
+    switch (format) {
+      case Format::bf16:
+      case Format::fp16:
+        return {little_endian<2>(values + 2 * i), 0.0f, format};
+      case Format::fp32:
+        return {little_endian<4>(values + 4 * i), 0.0f, format};
+      case Format::fp8:
+        return {load_once<uint8_t>(values + i), 0.0f, format};
+      case Format::fp8_rowwise:
+        return {load_once<uint8_t>(values + i), float_from_bits(row_scale(table, scales)), format};
+      case Format::nvfp4:
+        break;
+    }
+    const uint32_t codes = load_once<uint8_t>(values + i / 2);
+    const float scale = e4m3x2_to_floats(load_once<uint8_t>(scales + i / kBlockElements)).low;
+    return {codes >> (4 * (i % 2)), scale, format};
+  }
+
+  static NGP_DEVICE void emit(float global_scale, const Raw& raw, uint8_t* to) {
+    if constexpr (kOut == OutType::bytes) {
+      store_once(to, static_cast<uint8_t>(raw.bits));
+      return;
+    }
+    const float value = decode(global_scale, raw);
+    if constexpr (kOut == OutType::fp32) store_once(to, bits_of(value));
+    if constexpr (kOut == OutType::bf16)
+      store_once(to, static_cast<uint16_t>(floats_to_bf16x2({value, 0.0f})));
+    if constexpr (kOut == OutType::fp16)
+      store_once(to, static_cast<uint16_t>(floats_to_fp16x2({value, 0.0f})));
+  }
+
+ private:
+  template <int kBytes>
+  static NGP_DEVICE uint32_t little_endian(const uint8_t* from) {
+    uint32_t bits = 0;
+    for (int i = 0; i < kBytes; ++i) bits |= static_cast<uint32_t>(load_once<uint8_t>(from + i)) << (8 * i);
+    return bits;
+  }
+
+  static NGP_DEVICE uint32_t row_scale(const TableView& table, const uint8_t* scales) {
+    return table.scale_is_bf16 ? little_endian<2>(scales) << 16 : little_endian<4>(scales);
+  }
+
+  // Byte i of a slot: the row's bytes, its scales (bf16 ones widened to fp32), zeros between and after.
+  static NGP_DEVICE uint32_t slot_byte(const TableView& table, const uint8_t* values, const uint8_t* scales,
+                                       int64_t i) {
+    const RowFormat& format = table.format;
+    if (i < format.row_bytes) return load_once<uint8_t>(values + i);
+    const int64_t at = i - format.scale_offset;
+    if (at < 0 || at >= format.scale_bytes) return 0;
+    if (format.format == Format::fp8_rowwise) return row_scale(table, scales) >> (8 * at) & 0xFFu;
+    return load_once<uint8_t>(scales + at);
+  }
+
+  static NGP_DEVICE float decode(float global_scale, const Raw& raw) {
+    switch (raw.format) {
+      case Format::bf16:
+        return bf16_to_float(static_cast<uint16_t>(raw.bits));
+      case Format::fp16:
+        return fp16_to_float(static_cast<uint16_t>(raw.bits));
+      case Format::fp32:
+        return float_from_bits(raw.bits);
+      case Format::fp8:
+        return e4m3_to_float(static_cast<uint8_t>(raw.bits)) * round_to(kOut, global_scale);
+      case Format::fp8_rowwise:
+        return e4m3_to_float(static_cast<uint8_t>(raw.bits)) * round_to(kOut, raw.scale);
+      case Format::nvfp4:
+        break;
+    }
+    return (e2m1_to_float(static_cast<uint8_t>(raw.bits)) * raw.scale) * global_scale;
+  }
+};
+
+}  // namespace ngram_ple::gpu
