@@ -8,3 +8,23 @@ The usual way in::
     stored.check(padded_rows)                             # coverage by headers, before the table is allocated
     read_table(stored, sink, padded_rows=padded_rows)     # block reads, many threads
 """
+
+from ngram_ple.checkpoint.loader import TableLoader
+from ngram_ple.checkpoint.open import Checkpoint, StoredTable, open_checkpoint, read_table
+from ngram_ple.checkpoint.safetensors_file import TensorSlice
+from ngram_ple.checkpoint.safetensors_writer import TensorToWrite, write_folder
+from ngram_ple.checkpoint.write import stored_config, table_tensors, write_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "StoredTable",
+    "TableLoader",
+    "TensorSlice",
+    "TensorToWrite",
+    "open_checkpoint",
+    "read_table",
+    "stored_config",
+    "table_tensors",
+    "write_checkpoint",
+    "write_folder",
+]

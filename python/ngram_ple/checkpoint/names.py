@@ -1,7 +1,7 @@
 """Tensor names of PLE layers: which tensors belong to a table, and under which prefix they lie.
 
 A name is ``<prefix><rest>``. The prefix ends in a dot (``model.language_model.layers.1.ple.ple_embedding.``)
-or empty when the embedding was saved alone. The rest is one of
+or is empty when the embedding was saved alone. The rest is one of
 
 - ``ngram_embedding.shard_{s}.<leaf>`` or ``ngram_embedding.<leaf>``,
 - a stored hash buffer, ``layer_multipliers`` and its like.
