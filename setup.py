@@ -53,7 +53,10 @@ def find_torch() -> dict[str, str]:
         if tuple(int(part) for part in torch["version"].split(".")[:2]) < MIN_TORCH:
             fail(f"torch >= 2.11 is needed, found torch {torch['version']}: upgrade torch first.")
         return torch
-    fail(f"torch >= 2.11 is needed, and none is installed for {sys.executable}: install torch first.")
+    fail(
+        f"torch >= 2.11 is needed and {sys.executable} has none: install torch first, "
+        "and use --no-build-isolation if your installer hides it from the build."
+    )
 
 
 def find_tool(name: str) -> str | None:
