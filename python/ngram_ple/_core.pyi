@@ -1,0 +1,29 @@
+class HashPlan:
+    multipliers: list[int]
+    head_sizes: list[int]
+    head_offsets: list[int]
+    num_rows: int
+    padded_rows: int
+
+class RowFormat:
+    head_dim: int
+    row_bytes: int
+    scale_bytes: int
+    scale_offset: int
+    slot_bytes: int
+    has_global_scale: bool
+
+def hash_plan(
+    ngram_size: int,
+    heads_per_ngram: int,
+    vocab_size: int,
+    ngram_vocab_size_base: int,
+    divisible_by: int,
+    seed: int,
+    layer: int,
+) -> HashPlan: ...
+def row_format(name: str, head_dim: int) -> RowFormat: ...
+def is_prime(n: int) -> bool: ...
+def next_prime(n: int) -> int: ...
+def splitmix64(x: int) -> int: ...
+def advise_huge_pages(address: int, bytes: int) -> bool: ...

@@ -1,0 +1,372 @@
+"""The module that serves one PLE layer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from ngram_ple import ops
+from ngram_ple.checkpoint.loader import TableLoader
+from ngram_ple.checkpoint.open import open_checkpoint, read_table
+from ngram_ple.config import NGramConfig
+from ngram_ple.errors import ConfigError, NgramPleError, NgramPleWarning, PrefetchError
+from ngram_ple.formats import out_dtype_name, row_format
+from ngram_ple.hash_plan import BUFFER_FIELDS, HashPlan
+from ngram_ple.tables import Table, home_device, make_table
+from tqdm import tqdm
+
+_log = logging.getLogger("ngram_ple")
+_TABLE_KEY = "ngram_embedding.slots"
+_SCALE_KEY = "ngram_embedding.global_scale"
+
+
+class NGramEmbedding(torch.nn.Module):
+    """N-gram embedding of one PLE layer: each token's H hashed rows, side by side.
+
+    ``forward`` computes ``table[ngram_ids(tokens)]`` decoded to `dtype`, ``[T, H·head_dim]``; see
+    `ngram_ple.ops.ngram_ids` and `ngram_ple.ops.lookup` for both halves.
+
+    The table is raw bytes outside Parameters and buffers: ``.to()``, ``.half()`` and their like leave it, and
+    the hash buffers beside it, where and as they are, with a warning where that would surprise.
+    ``state_dict()`` has the three hash buffers, and the table too while `table_in_state_dict` is True. There
+    are no gradients. Construction on the meta device takes no memory until ``to_empty``.
+
+    Parameters
+    ----------
+    config : NGramConfig
+    format : str
+        How rows are stored: bf16, fp16, fp32, fp8, fp8-rowwise or nvfp4.
+    placement : {"device", "cpu"}
+        Where the table lives.
+    device : torch.device, optional
+        For ``"device"``: which GPU, the current one by default.
+    dtype : torch.dtype
+        Of the result: bfloat16, float16 or float32.
+    plan : HashPlan, optional
+        Derived from `config` by default.
+
+    Attributes
+    ----------
+    table : ngram_ple.tables.Table
+    table_in_state_dict : bool
+        Whether ``state_dict`` includes the table's bytes; False by default.
+
+    Raises
+    ------
+    ConfigError
+        An unknown format, placement or dtype, a head_dim that the format does not allow, no GPU.
+    """
+
+    layer_multipliers: torch.Tensor
+    ngram_heads_vocab_sizes: torch.Tensor
+    ngram_heads_offsets: torch.Tensor
+
+    def __init__(
+        self,
+        config: NGramConfig,
+        *,
+        format: str = "bf16",
+        placement: str = "device",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+        plan: HashPlan | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.placement = placement
+        self.dtype = dtype
+        self.table_in_state_dict = False
+        self._out_dtype = out_dtype_name(dtype)
+        self._format = row_format(format, config.head_dim)
+        self._plan = HashPlan.from_config(config) if plan is None else plan
+        self._loading: TableLoader | None = None
+        self._loaded = False
+        on_meta = (torch.get_default_device() if device is None else torch.device(device)).type == "meta"
+        self._materialize(torch.device("meta") if on_meta else home_device(placement, device))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        layer: int = 0,
+        *,
+        format: str | None = None,
+        placement: str = "device",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+        threads: int | None = None,
+        progress: bool = False,
+    ) -> NGramEmbedding:
+        """Load PLE layer `layer` of a checkpoint folder.
+
+        Headers are checked before the table is allocated, rows are read in blocks by many threads straight to
+        their place, and the load ends with proof that every row was written once.
+
+        Parameters
+        ----------
+        path : path
+            A Hugging Face checkpoint folder; the PLE files alone suffice.
+        layer : int
+            Index among the PLE layers.
+        format : str, optional
+            The format it must be stored in; whatever it is by default.
+        placement, device, dtype
+            As for the class.
+        threads : int, optional
+            Reading threads.
+        progress : bool
+            Whether to show a progress bar on stderr.
+
+        Raises
+        ------
+        ConfigError, CheckpointError
+            What is wrong, naming the field, tensor or file. Nothing half-loaded is returned.
+        """
+        checkpoint = open_checkpoint(path)
+        config = NGramConfig.from_pretrained(checkpoint.config, layer)
+        stored = checkpoint.table(config)
+        if format is not None and format != stored.format:
+            raise ConfigError(f"format must be {stored.format}, as {path} stores layer {layer}, got {format}")
+        plan = HashPlan.from_config(config).with_buffers(stored.buffers, str(path))
+        stored.check(plan.padded_rows)
+        embedding = cls(
+            config, format=stored.format, placement=placement, device=device, dtype=dtype, plan=plan
+        )
+        total = sum(tensor.nbytes for tensor in stored.tensors.values())
+        with tqdm(
+            total=total, desc=f"reading {stored.format} table", unit="B", unit_scale=True, disable=not progress
+        ) as bar:
+            read_table(
+                stored, embedding.table, padded_rows=plan.padded_rows, threads=threads, progress=bar.update
+            )
+        embedding._loaded = True
+        return embedding
+
+    # --- computing -----------------------------------------------------------------------------------
+
+    def compute_ngram_ids(
+        self,
+        input_ids: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        ngram_context: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Hash a ragged batch: int64 ``[T, H]``, into `out` when given; see `ngram_ple.ops.ngram_ids`."""
+        arguments = (
+            input_ids,
+            query_start_loc,
+            ngram_context,
+            *self._buffers_in_order(),
+            self.config.eos_token_id,
+            self.config.heads_per_ngram,
+        )
+        if out is None:
+            return ops.ngram_ids(*arguments)
+        torch.ops.ngram_ple.ngram_ids.out(*arguments, out=out)
+        return out
+
+    def forward(
+        self, input_ids: torch.Tensor, query_start_loc: torch.Tensor, ngram_context: torch.Tensor
+    ) -> torch.Tensor:
+        """Embed a ragged batch: ``[T, H·head_dim]`` of `dtype`, in one kernel.
+
+        Parameters
+        ----------
+        input_ids, query_start_loc, ngram_context : Tensor
+            int32 or int64 ``[T]``, ``[R + 1]``, ``[>= R, N - 1]``; see `ngram_ple.ops.ngram_ids`.
+
+        Raises
+        ------
+        NgramPleError
+            The table is not loaded.
+        RuntimeError
+            A wrong dtype, shape or device, from the operator.
+        """
+        self._require_loaded()
+        return self.table.embed(
+            (input_ids, query_start_loc, ngram_context),
+            self._buffers_in_order(),
+            self.config.eos_token_id,
+            self.config.heads_per_ngram,
+            self._out_dtype,
+        )
+
+    def sync_lookup(self, ngram_ids: torch.Tensor) -> torch.Tensor:
+        """Look ids up on the current stream: ``[T, H]`` → ``[T, H, head_dim]``."""
+        self._require_loaded()
+        return self.table.lookup(ngram_ids, self._out_dtype)
+
+    @property
+    def supports_prefetch(self) -> bool:
+        """Whether `start_prefetch` does anything: not for tables that are read in place."""
+        return False
+
+    def start_prefetch(
+        self, input_ids: torch.Tensor, query_start_loc: torch.Tensor, ngram_context: torch.Tensor
+    ) -> None:
+        """Do nothing: this placement has no prefetch, `forward` looks up at once."""
+
+    def finalize_prefetch(self, total_tokens: int) -> NoReturn:
+        """Raise PrefetchError: this placement has nothing to finalize."""
+        raise PrefetchError(
+            f"finalize_prefetch needs a placement with prefetch (supports_prefetch), got {self.placement!r}"
+        )
+
+    # --- loading -------------------------------------------------------------------------------------
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Take tensors by name, in any order and over any number of calls, until `finish_loading`.
+
+        Parameters
+        ----------
+        weights : iterable of (str, Tensor)
+            Names relative to the embedding's prefix (``ngram_embedding.shard_3.weight``).
+
+        Returns
+        -------
+        set of str
+            The parameters and buffers filled; each shard counts as ``ngram_embedding.weight``.
+
+        Raises
+        ------
+        CheckpointError
+            An unknown, misshapen, wrongly typed, doubled or out-of-range tensor.
+        NgramPleError
+            The module is on the meta device.
+        """
+        if self.table.slots.is_meta:
+            raise NgramPleError("load_weights needs memory, got a module on the meta device: call to_empty first")
+        if self._loading is None:
+            self._loading = TableLoader(
+                self.table,
+                padded_rows=self._plan.padded_rows,
+                split_ngram_parts=self.config.split_ngram_parts,
+            )
+            self._loaded = False
+        filled = {self._loading.add(name, tensor) for name, tensor in weights}
+        return {name for name in filled if name is not None}
+
+    def finish_loading(self) -> None:
+        """Prove that every owned row and scale came once; the table can be used from then on.
+
+        Loading again afterwards fills the same memory, so addresses under captured graphs stay valid.
+
+        Raises
+        ------
+        CheckpointError
+            What is missing. More tensors may be loaded then, and the call repeated.
+        """
+        if self._loading is None:
+            raise NgramPleError("finish_loading needs load_weights first, got no tensor")
+        self._loading.finish()
+        self._set_plan(self._plan.with_buffers(self._loading.buffers, "the loaded tensors"))
+        self._loading = None
+        self._loaded = True
+
+    # --- module hygiene ------------------------------------------------------------------------------
+
+    def _materialize(self, device: torch.device) -> None:
+        """Allocate table and hash buffers on `device`."""
+        self.table: Table = make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
+        for name, field in BUFFER_FIELDS.items():
+            values = getattr(self._plan, field)
+            self.register_buffer(name, torch.tensor(values, dtype=torch.int64, device=device))
+        _log.info("NGramEmbedding: %s", self.extra_repr())
+
+    def _set_plan(self, plan: HashPlan) -> None:
+        """Take other hash buffers for the same table, in place."""
+        if plan.padded_rows != self._plan.padded_rows:
+            raise ConfigError(
+                f"the loaded hash buffers need a table of {plan.padded_rows} rows, got one of "
+                f"{self._plan.padded_rows}: construct with plan="
+            )
+        self._plan = plan
+        for name, field in BUFFER_FIELDS.items():
+            getattr(self, name).copy_(torch.tensor(getattr(plan, field), dtype=torch.int64))
+
+    def _buffers_in_order(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.layer_multipliers, self.ngram_heads_vocab_sizes, self.ngram_heads_offsets
+
+    def _require_loaded(self) -> None:
+        if not self._loaded:
+            raise NgramPleError(
+                "the table is not loaded: use from_pretrained, or load_weights and finish_loading"
+            )
+
+    def extra_repr(self) -> str:
+        """Return format, dtype, placement, rows and bytes."""
+        table = self.table
+        return (
+            f"format={self._format.name}, dtype={self.dtype}, placement={self.placement}, "
+            f"device={table.slots.device}, rows={table.slots.shape[0]}, bytes={table.nbytes}"
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> NGramEmbedding:
+        """Keep table and buffers where they are, whatever .to(), .half(), .cuda() ask."""
+        here = self.table.slots.device
+        probe = fn(torch.empty(0, dtype=self.dtype, device=here))
+        if here.type == "meta" and probe.device.type != "meta":
+            self._materialize(home_device(self.placement, None if self.placement == "cpu" else probe.device))
+            here = self.table.slots.device
+        asked = [str(probe.device)] if probe.device != here else []
+        asked += [str(probe.dtype)] if probe.dtype != self.dtype else []
+        if asked:
+            warnings.warn(
+                f"NGramEmbedding stays on {here} with dtype {self.dtype}, got a move or cast to "
+                f"{' and '.join(asked)}: choose placement, device and dtype when it is constructed",
+                NgramPleWarning,
+                stacklevel=4,
+            )
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> NGramEmbedding:
+        """Refuse True: lookups have no gradient."""
+        if requires_grad:
+            raise NgramPleError("NGramEmbedding has no gradients: its table is stored bytes, not a Parameter")
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        """Refuse: a copy would double the table."""
+        raise NgramPleError(
+            f"NGramEmbedding cannot be copied or pickled: its table of {self.table.nbytes} bytes would be "
+            "doubled; share the module, or load the checkpoint again"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse, as for a copy."""
+        self.__deepcopy__({})
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        if self.table_in_state_dict:
+            self._require_loaded()
+            destination[prefix + _TABLE_KEY] = self.table.slots
+            if self.table.global_scale is not None:
+                destination[prefix + _SCALE_KEY] = self.table.global_scale
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Take hash buffers and, when there, the table's bytes, into the memory that is held."""
+        stored = {
+            name: state_dict[prefix + name].tolist() for name in BUFFER_FIELDS if prefix + name in state_dict
+        }
+        self._set_plan(self._plan.with_buffers(stored, "the state dict"))
+        slots = state_dict.get(prefix + _TABLE_KEY)
+        if slots is not None:
+            if slots.dtype != torch.uint8 or slots.shape != self.table.slots.shape:
+                raise NgramPleError(
+                    f"{prefix}{_TABLE_KEY} must be uint8 {list(self.table.slots.shape)}, got {slots.dtype} "
+                    f"{list(slots.shape)}"
+                )
+            self.table.slots.copy_(slots)
+            if self.table.global_scale is not None:
+                self.table.global_scale.copy_(state_dict[prefix + _SCALE_KEY])
+            self._loaded = True
+        strict, missing, unexpected = args[1], args[2], args[3]
+        if strict:
+            missing += [prefix + name for name in BUFFER_FIELDS if name not in stored]
+            known = {prefix + name for name in (*BUFFER_FIELDS, _TABLE_KEY, _SCALE_KEY)}
+            unexpected += [key for key in state_dict if key.startswith(prefix) and key not in known]

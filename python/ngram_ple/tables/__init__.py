@@ -1,0 +1,50 @@
+"""Where tables live: one file a placement."""
+
+from __future__ import annotations
+
+import torch
+from ngram_ple.errors import ConfigError
+from ngram_ple.formats import RowFormat
+from ngram_ple.tables.base import Table
+from ngram_ple.tables.cpu import CpuTable
+from ngram_ple.tables.device import DeviceTable
+from ngram_ple.tables.sink import RowSink
+
+__all__ = ["PLACEMENTS", "CpuTable", "DeviceTable", "RowSink", "Table", "home_device", "make_table"]
+
+PLACEMENTS = ("device", "cpu")
+
+
+def home_device(placement: str, device: torch.device | str | int | None = None) -> torch.device:
+    """Return the device on which inputs, hash buffers and results of a placement live.
+
+    Raises
+    ------
+    ConfigError
+        An unknown placement, a device that does not fit it, or no GPU for ``"device"``.
+    """
+    if placement not in PLACEMENTS:
+        raise ConfigError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
+    wanted = None if device is None else torch.device(device)
+    if placement == "cpu":
+        if wanted is not None and wanted.type != "cpu":
+            raise ConfigError(f"device must be cpu or None for placement 'cpu', got {wanted}")
+        return torch.device("cpu")
+    if wanted is not None and wanted.type != "cuda":
+        raise ConfigError(f"device must be a cuda device or None for placement 'device', got {wanted}")
+    if not torch.cuda.is_available():
+        raise ConfigError("placement 'device' needs a GPU that torch can use, got none; use placement='cpu'")
+    index = torch.cuda.current_device() if wanted is None or wanted.index is None else wanted.index
+    return torch.device("cuda", index)
+
+
+def make_table(
+    placement: str, format: RowFormat, row_start: int, row_end: int, device: torch.device
+) -> Table:
+    """Allocate a table, uninitialised. On the meta device it takes no memory."""
+    if device.type == "meta":
+        slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
+        return Table(format, slots, row_start)
+    if placement == "cpu":
+        return CpuTable(format, row_start, row_end)
+    return DeviceTable(format, row_start, row_end, device)

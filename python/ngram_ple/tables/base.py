@@ -1,0 +1,111 @@
+"""What every placement shares: one block of row slots, lookups over it, and loading into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from ngram_ple import ops
+from ngram_ple.formats import RowFormat
+
+
+class Table:
+    """Rows ``[row_start, row_end)`` of one layer's table, as uint8 ``[row_end - row_start, slot_bytes]``.
+
+    Raw bytes that are neither a Parameter nor a buffer: nothing that walks a module can cast, move or copy
+    them. A `RowSink`.
+
+    Parameters
+    ----------
+    format : RowFormat
+    slots : Tensor
+        The memory, uninitialised.
+    row_start : int
+        Global number of the first row held.
+
+    Attributes
+    ----------
+    global_scale : Tensor or None
+        float32 ``[1]`` beside the slots, for formats that have one; NaN until it is set.
+    """
+
+    placement = ""
+
+    def __init__(self, format: RowFormat, slots: torch.Tensor, row_start: int) -> None:
+        self.format = format
+        self.slots = slots
+        self.row_start = row_start
+        self.row_end = row_start + slots.shape[0]
+        self.global_scale = (
+            torch.full((1,), float("nan"), dtype=torch.float32, device=slots.device)
+            if format.has_global_scale
+            else None
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the slots."""
+        return self.slots.numel()
+
+    def lookup(self, ids: torch.Tensor, out_dtype: str) -> torch.Tensor:
+        """Decode rows: ids of any shape to ``[*ids.shape, head_dim]``; see `ops.lookup`."""
+        return ops.lookup(
+            ids,
+            self.slots,
+            None,
+            self.global_scale,
+            format=self.format.name,
+            out_dtype=out_dtype,
+            head_dim=self.format.head_dim,
+            row_start=self.row_start,
+            row_end=self.row_end,
+        )
+
+    def embed(
+        self,
+        batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        plan: Sequence[torch.Tensor],
+        eos_token_id: int,
+        heads_per_ngram: int,
+        out_dtype: str,
+    ) -> torch.Tensor:
+        """Hash and decode: ``[T, H·head_dim]``; see `ops.embed`."""
+        return ops.embed(
+            *batch,
+            plan[0],
+            plan[1],
+            plan[2],
+            eos_token_id,
+            heads_per_ngram,
+            self.slots,
+            None,
+            self.global_scale,
+            format=self.format.name,
+            out_dtype=out_dtype,
+            head_dim=self.format.head_dim,
+            row_start=self.row_start,
+            row_end=self.row_end,
+        )
+
+    def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
+        """Return None: rows are handed to `write`."""
+        return None
+
+    def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
+        """Copy rows, or their scales and the slot's zero padding, into their slots."""
+        format = self.format
+        begin = first_row - self.row_start
+        slots = self.slots[begin : begin + block.shape[0]]
+        if leaf == "weight":
+            slots[:, : format.row_bytes].copy_(block)
+            return
+        end = format.scale_offset + format.scale_bytes
+        slots[:, format.row_bytes : format.scale_offset].zero_()
+        slots[:, format.scale_offset : end].copy_(block)
+        slots[:, end:].zero_()
+
+    def set_global_scale(self, value: float) -> None:
+        """Set the scale in place: its address stays valid under captured graphs."""
+        if self.global_scale is None:
+            raise ValueError(f"format {self.format.name} has no global scale, got {value}")
+        self.global_scale.fill_(value)

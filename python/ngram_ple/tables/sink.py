@@ -1,0 +1,32 @@
+"""Where loaded rows go: the interface between checkpoint readers and tables."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from ngram_ple.formats import RowFormat
+
+
+class RowSink(Protocol):
+    """Memory that takes rows of one rank's range.
+
+    `leaf` is ``"weight"`` or ``"weight_scale"``. Rows are global row numbers inside ``[row_start, row_end)``.
+    Calls for disjoint rows may come from several threads at once.
+    """
+
+    row_start: int
+    row_end: int
+    format: RowFormat
+
+    def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
+        """Return the writable bytes of these rows where they lie as in a file, else None."""
+        ...
+
+    def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
+        """Take rows from uint8 ``[n, bytes]`` on the CPU: values, codes, fp32 row scales or E4M3 block scales."""
+        ...
+
+    def set_global_scale(self, value: float) -> None:
+        """Take the scale of the whole table."""
+        ...
