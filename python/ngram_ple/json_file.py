@@ -18,7 +18,8 @@ from typing import Any
 _MAX_OBJECT_BYTES = 16 << 20
 _MAX_CONTAINERS = 250_000
 _MAX_VALUES = 500_000
-_MAX_DEPTH = 64
+_MAX_DEPTH = 64  # of values that are skipped, like the next
+_MAX_SKIPPED = 50_000
 _MAX_KEY_BYTES = 4096
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
@@ -148,8 +149,8 @@ def _value_end(data: bytes, start: int, end: int) -> int:
         if mark in (b"{", b"["):
             depth += 1
             containers += 1
-            if depth > _MAX_DEPTH or containers > _MAX_CONTAINERS:
-                raise ValueError(f"JSON nested too deeply at byte {start}")
+            if depth > _MAX_DEPTH or containers > _MAX_SKIPPED:
+                raise ValueError(f"JSON nested too deeply or too often at byte {start}")
         else:
             depth -= 1
             if depth == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ngram_ple.checkpoint.write import write_checkpoint
+from ngram_ple.checkpoint import open_checkpoint, read_table, write_checkpoint
 from ngram_ple.config import NGramConfig
 from safetensors.torch import save_file
 
@@ -202,3 +202,17 @@ def assert_filled(sink: FakeSink, source: Source) -> None:
         assert torch.equal(held, source.row_bytes(leaf)[sink.row_start : sink.row_end]), leaf
     if source.global_scale is not None:
         assert sink.global_scale == float(source.global_scale.float())
+
+
+def shard(number: int, leaf: str = "weight") -> str:
+    """Relative name of a shard."""
+    return f"ngram_embedding.shard_{number}.{leaf}"
+
+
+def load(folder: Path, sink: FakeSink, check: bool = True) -> None:
+    """Open, check by headers unless told not to, and read."""
+    checkpoint = open_checkpoint(folder)
+    stored = checkpoint.table(NGramConfig.from_pretrained(checkpoint.config))
+    if check:
+        stored.check(PADDED_ROWS)
+    read_table(stored, sink, padded_rows=PADDED_ROWS)

@@ -235,7 +235,7 @@ def test_several_layers(tmp_path: Path) -> None:
 
 
 def test_rest_of_the_model_may_be_absent(tmp_path: Path) -> None:
-    """The index names files of other tensors that are not there; statistics are ignored, siblings untouched."""
+    """Files of other tensors need not be there; statistics are ignored."""
     import json
 
     source = make_source("fp8")

@@ -99,6 +99,7 @@ def _read_weight_map(data: bytes) -> dict[str, str]:
 
 def _check_file_name(name: str, file: str) -> None:
     path = PurePosixPath(file)
+    file.encode()  # a lone surrogate is a ValueError here, not where the file is opened
     if not file or "\0" in file or path.is_absolute() or ".." in path.parts:
         raise ValueError(f"weight_map[{name!r}] must name a file inside the folder, got {file!r}")
     if path.suffix != ".safetensors":

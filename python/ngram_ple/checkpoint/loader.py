@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
+
 from ngram_ple.checkpoint.coverage import Coverage, Part
 from ngram_ple.checkpoint.read import RowRead, block_rows, owned_bytes, read_rows
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, TORCH_DTYPES, TensorSlice
@@ -53,7 +54,7 @@ class TableLoader:
         split_ngram_parts: int,
         prefix: str = "",
         threads: int | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> None:
         self._sink = sink
         self._padded_rows = padded_rows

@@ -146,7 +146,7 @@ def read_table(
     *,
     padded_rows: int,
     threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> None:
     """Read a stored table's owned rows, its scales included, into a sink of the same format.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+
 from ngram_ple.checkpoint.safetensors_file import TensorSlice, open_checked, pread_into
 from ngram_ple.checkpoint.scales import row_scale_bytes
 
@@ -68,7 +69,7 @@ def read_rows(
     reads: Sequence[RowRead],
     sink: RowSink,
     threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> None:
     """Read the owned rows of `reads` into the sink.
 
@@ -99,7 +100,7 @@ class _Run:
     """One `read_rows`: threads that take blocks from one iterator until it ends or one of them fails."""
 
     def __init__(
-        self, blocks: Iterator[_Block], sink: RowSink, progress: Callable[[int], None] | None
+        self, blocks: Iterator[_Block], sink: RowSink, progress: Callable[[int], object] | None
     ) -> None:
         self._blocks = blocks
         self._sink = sink

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from ngram_ple.errors import CheckpointError
 from ngram_ple.json_file import object_entries, open_regular
 

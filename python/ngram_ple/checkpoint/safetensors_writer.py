@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from ngram_ple.checkpoint.files import INDEX_FILE
 from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
 from ngram_ple.errors import CheckpointError
@@ -50,7 +51,7 @@ def write_folder(
     tensors: Sequence[TensorToWrite],
     *,
     max_file_bytes: int = 5 << 30,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> list[Path]:
     """Write a checkpoint folder and return its files.
 
@@ -92,7 +93,7 @@ def write_folder(
 
 
 def write_safetensors(
-    path: Path, tensors: Sequence[TensorToWrite], progress: Callable[[int], None] | None = None
+    path: Path, tensors: Sequence[TensorToWrite], progress: Callable[[int], object] | None = None
 ) -> None:
     """Write one safetensors file; parameters and errors as those of `write_folder`."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -119,7 +120,7 @@ def _grouped(tensors: Sequence[TensorToWrite], max_file_bytes: int) -> list[list
 
 
 def _file_blocks(
-    header: Mapping[str, Any], tensors: Sequence[TensorToWrite], progress: Callable[[int], None] | None
+    header: Mapping[str, Any], tensors: Sequence[TensorToWrite], progress: Callable[[int], object] | None
 ) -> Iterator[bytes | memoryview]:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -6,6 +6,7 @@ A NaN is what readers initialise scales with, so one that arrives was never fill
 from __future__ import annotations
 
 import torch
+
 from ngram_ple.errors import CheckpointError
 
 _E4M3_NAN = 0x7F  # with either sign; E4M3fn has no infinities

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+
 from ngram_ple.checkpoint import names
 from ngram_ple.checkpoint.layout import RowLeaf, shard_rows, table_layout
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
@@ -38,7 +39,7 @@ def write_checkpoint(
     base_config: Mapping[str, Any] | None = None,
     prefix: str | None = None,
     max_file_bytes: int = 5 << 30,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> list[Path]:
     """Write one PLE layer's table as a checkpoint folder.
 

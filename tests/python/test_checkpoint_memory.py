@@ -1,0 +1,72 @@
+"""Loading takes the table and little more: growth of the peak after import, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import make_source, small_config
+from ngram_ple.checkpoint import write_checkpoint
+
+ROWS = 500_000
+ALLOWED = 64 << 20
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import torch
+from checkpoints import FakeFormat, FakeSink
+from ngram_ple.checkpoint import TableLoader, open_checkpoint, read_table
+from ngram_ple.config import NGramConfig
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+torch.zeros(1 << 20).isfinite().all()  # torch's own pools
+before = peak()
+checkpoint = open_checkpoint(sys.argv[1])
+config = NGramConfig.from_pretrained(checkpoint.config)
+stored = checkpoint.table(config)
+rows = int(sys.argv[3])
+stored.check(rows)
+sink = FakeSink(FakeFormat(stored.format, config.head_dim), 0, rows, sys.argv[4] == "direct")
+read_table(stored, sink, padded_rows=rows, threads=16)
+table = sum(leaf.nbytes for leaf in sink.leaves.values())
+print(peak() - before - table, table)
+"""
+
+
+@pytest.mark.parametrize(("format", "way"), [("bf16", "direct"), ("fp8-rowwise", "blocks")])
+def test_peak(tmp_path: Path, format: str, way: str) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs Linux's VmHWM")
+    head_dim = 160
+    small = make_source(format, 1000, head_dim)
+
+    def tiled(tensor: torch.Tensor) -> torch.Tensor:
+        codes = tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
+        return codes.repeat(ROWS // len(tensor), 1).view(tensor.dtype)
+
+    write_checkpoint(
+        tmp_path,
+        small_config(ple_embed_dim=4 * head_dim, split_ngram_parts=16),
+        format=format,
+        padded_rows=ROWS,
+        weight=tiled(small.weight),
+        weight_scale=None if small.weight_scale is None else tiled(small.weight_scale),
+        global_scale=small.global_scale,
+        max_file_bytes=64 << 20,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), str(Path(__file__).parent), str(ROWS), way],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    over, table = map(int, done.stdout.split())
+    assert table > 64 << 20
+    assert over < ALLOWED, f"{over >> 20} MiB more than the table of {table >> 20} MiB"
