@@ -32,12 +32,15 @@ class TensorToWrite:
         The full name, a safetensors dtype code, and the shape, of one dimension at least.
     rows : callable
         ``(first, last)`` -> rows [first, last), a tensor ``[last - first, *shape[1:]]`` of the dtype.
+    block_rows : int, optional
+        Rows fetched at a time; by default what 8 MiB hold.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     rows: Callable[[int, int], torch.Tensor]
+    block_rows: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +137,7 @@ def _file_blocks(
 
 def _tensor_blocks(tensor: TensorToWrite) -> Iterator[memoryview]:
     rows = tensor.shape[0]
-    step = max(1, _BLOCK_BYTES // max(1, tensor.nbytes // max(1, rows)))
+    step = tensor.block_rows or max(1, _BLOCK_BYTES // max(1, tensor.nbytes // max(1, rows)))
     for first in range(0, rows, step):
         last = min(rows, first + step)
         block = tensor.rows(first, last)
