@@ -3,6 +3,8 @@
 // arithmetic is that of core/numeric.h, two values at a time.
 #pragma once
 
+#include <type_traits>
+
 #include "core/table_view.h"
 #include "gpu/runtime.h"
 

@@ -54,7 +54,7 @@ gather_kernel(Ids ids, TableView table, GatherShape shape, uint8_t* out) {
 #pragma unroll
       for (int i = 0; i < Codec::kBatch; ++i) {
         const uint32_t chunk = start + i * wave + lane;
-        if (chunk >= chunks) break;
+        if (chunk >= chunks) continue;
         uint8_t* at = to + static_cast<int64_t>(chunk) * Codec::kOutBytes;
         if (owned[i]) {
           Codec::emit(global_scale, raw[i], at);

@@ -76,13 +76,14 @@ NGP_DEVICE int64_t mix_short_ngram(const NgramBatch& batch, int64_t t, int32_t h
   bool ended = false;
 #pragma unroll
   for (int s = 1; s < kUnrolledNgram; ++s) {
-    if (s >= batch.ngram_size) break;
-    const int64_t before_chunk = request.index < 0 ? batch.eos_token_id : context[s].value();
-    const int64_t predecessor = position >= s ? tokens[s].value() : before_chunk;
-    const int64_t token = ended ? batch.eos_token_id : predecessor;
-    ended = token == batch.eos_token_id;
-    // Head h hashes order h / K + 2, hence predecessor s when (s - 1) K <= h.
-    if ((s - 1) * batch.heads_per_ngram <= head) mixed ^= wrapping_product(token, multipliers[s]);
+    if (s < batch.ngram_size) {
+      const int64_t before_chunk = request.index < 0 ? batch.eos_token_id : context[s].value();
+      const int64_t predecessor = position >= s ? tokens[s].value() : before_chunk;
+      const int64_t token = ended ? batch.eos_token_id : predecessor;
+      ended = token == batch.eos_token_id;
+      // Head h hashes order h / K + 2, hence predecessor s when (s - 1) K <= h.
+      if ((s - 1) * batch.heads_per_ngram <= head) mixed ^= wrapping_product(token, multipliers[s]);
+    }
   }
   return static_cast<int64_t>(mixed);
 }

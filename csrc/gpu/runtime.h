@@ -3,14 +3,6 @@
 // together.
 #pragma once
 
-#include <cstdint>
-#include <stdexcept>
-#include <string>
-
-#include "core/numeric.h"
-#include "core/portability.h"
-#include "gpu/launch.h"
-
 #if defined(NGRAM_PLE_EMULATOR)
 #include "emulator/simt.h"
 #elif defined(__HIPCC__)
@@ -18,6 +10,14 @@
 #else
 #include <cuda_runtime.h>
 #endif
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "core/numeric.h"
+#include "core/portability.h"
+#include "gpu/launch.h"
 
 #if defined(NGRAM_PLE_EMULATOR)
 #define NGP_KERNEL(threads) static void
