@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ngram_ple.checkpoint.coverage import Coverage, Part
-from ngram_ple.checkpoint.read import RowRead, block_rows, owned_bytes, read_rows
+from ngram_ple.checkpoint.read import RowRead, block_rows, read_rows
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, TORCH_DTYPES, TensorSlice
 from ngram_ple.checkpoint.scales import global_scale_value, row_scale_bytes
 from ngram_ple.errors import CheckpointError
@@ -79,11 +79,6 @@ class TableLoader:
         self._queue: list[RowRead] = []
         self._global_scale: tuple[float, str] | None = None
         self.buffers: dict[str, list[int]] = {}
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that `finish` will read from files."""
-        return owned_bytes(self._queue, self._sink.row_start, self._sink.row_end)
 
     def add(self, name: str, source: TensorSlice | torch.Tensor) -> str | None:
         """Take one tensor.

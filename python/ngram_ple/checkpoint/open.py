@@ -32,7 +32,7 @@ class StoredTable:
     prefix : str
         What stands before the relative names, with its final dot; may be empty.
     tensors : mapping
-        Every tensor under the prefix by its relative name.
+        The tensors under the prefix by relative name; ignored ones (``hashstats_*``) are left out.
     format, format_rule : str
         One of bf16 fp16 fp32 fp8 fp8-rowwise nvfp4, and the rule that decided it, in words.
     buffers : mapping
@@ -110,7 +110,8 @@ class Checkpoint:
             chosen = names.select_prefix(self.tensors, config) if prefix is None else prefix
         except CheckpointError as error:
             raise CheckpointError(f"{self.folder}: {error}") from None
-        tensors = {name[len(chosen) :]: at for name, at in self.tensors.items() if name.startswith(chosen)}
+        under = {name[len(chosen) :]: at for name, at in self.tensors.items() if name.startswith(chosen)}
+        tensors = {name: at for name, at in under.items() if not names.is_ignored(name)}
         configured = resolve_format(config.quantization_config, chosen, config.ple_embedding_dtype)
         decision = detect_format(tensors, configured, chosen)
         return StoredTable(

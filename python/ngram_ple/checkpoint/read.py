@@ -60,11 +60,6 @@ def block_rows(leaf: str, row_bytes: int) -> int:
     return max(1, limit // max(1, row_bytes))
 
 
-def owned_bytes(reads: Sequence[RowRead], row_start: int, row_end: int) -> int:
-    """Bytes that `read_rows` will read for a rank that owns [row_start, row_end)."""
-    return sum(block.nbytes for read in reads for block in _blocks(read, row_start, row_end, whole=True))
-
-
 def read_rows(
     reads: Sequence[RowRead],
     sink: RowSink,
@@ -163,10 +158,10 @@ class _Run:
         return scratch
 
 
-def _blocks(read: RowRead, row_start: int, row_end: int, whole: bool = False) -> Iterator[_Block]:
+def _blocks(read: RowRead, row_start: int, row_end: int) -> Iterator[_Block]:
     rows = read.source.shape[0]
     row_bytes = read.source.nbytes // rows if rows else 0
     first, last = max(row_start, read.first_row), min(row_end, read.first_row + rows)
-    step = max(1, last - first) if whole else block_rows(read.leaf, row_bytes)
+    step = block_rows(read.leaf, row_bytes)
     for row in range(first, last, step):
         yield _Block(read, row, min(step, last - row), row_bytes)
