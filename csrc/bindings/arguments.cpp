@@ -54,11 +54,11 @@ bool same_device(const Tensor& a, const Tensor& b) {
 }
 
 void check_contiguous(const char* op, const char* name, const Tensor& tensor) {
-  check(tensor.is_contiguous(), op, ": ", name, " must be contiguous, got strides of a view: ", describe(tensor));
+  NGP_CHECK(tensor.is_contiguous(), op, ": ", name, " must be contiguous, got strides of a view: ", describe(tensor));
 }
 
 const int64_t* int64_vector(const char* op, const char* name, const Tensor& tensor, int64_t length) {
-  check(tensor.scalar_type() == ScalarType::Long && tensor.dim() == 1 && (length < 0 || tensor.size(0) == length), op,
+  NGP_CHECK(tensor.scalar_type() == ScalarType::Long && tensor.dim() == 1 && (length < 0 || tensor.size(0) == length), op,
         ": ", name, " must be int64 [", length < 0 ? "N" : std::to_string(length), "], got ", describe(tensor));
   check_contiguous(op, name, tensor);
   return static_cast<const int64_t*>(tensor.data_ptr());
@@ -67,20 +67,20 @@ const int64_t* int64_vector(const char* op, const char* name, const Tensor& tens
 // What only a look at the values tells: done where looking costs no synchronisation.
 void check_values_on_cpu(const char* op, const NgramBatch& batch) {
   const IntArray& bounds = batch.query_start_loc;
-  check(bounds[0] == 0, op, ": query_start_loc must start at 0, got ", bounds[0]);
+  NGP_CHECK(bounds[0] == 0, op, ": query_start_loc must start at 0, got ", bounds[0]);
   for (int64_t r = 0; r < batch.num_requests; ++r) {
-    check(bounds[r] <= bounds[r + 1], op, ": query_start_loc must not decrease, got ", bounds[r], " then ",
+    NGP_CHECK(bounds[r] <= bounds[r + 1], op, ": query_start_loc must not decrease, got ", bounds[r], " then ",
           bounds[r + 1], " at index ", r + 1);
   }
-  check(bounds[batch.num_requests] <= batch.num_tokens, op, ": query_start_loc must end within input_ids [",
+  NGP_CHECK(bounds[batch.num_requests] <= batch.num_tokens, op, ": query_start_loc must end within input_ids [",
         batch.num_tokens, "], got ", bounds[batch.num_requests]);
-  check(batch.num_requests > 0 || batch.num_tokens == 0, op, ": query_start_loc names no request for ",
+  NGP_CHECK(batch.num_requests > 0 || batch.num_tokens == 0, op, ": query_start_loc names no request for ",
         batch.num_tokens, " tokens");
   for (int32_t h = 0; h < batch.num_heads(); ++h) {
     const int64_t size = batch.ngram_heads_vocab_sizes[h], offset = batch.ngram_heads_offsets[h];
-    check(size >= 1 && size <= kMaxHeadSize, op, ": ngram_heads_vocab_sizes must be within 1..2^62, got ", size,
+    NGP_CHECK(size >= 1 && size <= kMaxHeadSize, op, ": ngram_heads_vocab_sizes must be within 1..2^62, got ", size,
           " for head ", h);
-    check(offset >= 0 && offset <= kMaxHeadSize, op, ": ngram_heads_offsets must be within 0..2^62, got ", offset,
+    NGP_CHECK(offset >= 0 && offset <= kMaxHeadSize, op, ": ngram_heads_offsets must be within 0..2^62, got ", offset,
           " for head ", h);
   }
 }
@@ -92,9 +92,9 @@ int64_t stored_row_bytes(const char* op, const char* name, const Tensor& weight,
   static constexpr int64_t kElementBytes[] = {2, 2, 4, 1, 1, 1};
   const int which = static_cast<int>(format.format);
   const ScalarType type = weight.scalar_type();
-  check(type == ScalarType::Byte || type == kNative[which], op, ": ", name, " must be uint8 or ",
+  NGP_CHECK(type == ScalarType::Byte || type == kNative[which], op, ": ", name, " must be uint8 or ",
         dtype_name(kNative[which]), " for format ", kFormatNames[which], ", got ", describe(weight));
-  check(weight.dim() >= 1, op, ": ", name, " must have a row dimension, got ", describe(weight));
+  NGP_CHECK(weight.dim() >= 1, op, ": ", name, " must have a row dimension, got ", describe(weight));
   check_contiguous(op, name, weight);
   return weight.size(weight.dim() - 1) * (type == ScalarType::Byte ? 1 : kElementBytes[which]);
 }
@@ -106,7 +106,7 @@ void attach_scales(const char* op, const Tensor& scale, int64_t rows, TableView&
   const bool type_fits = rowwise ? type == ScalarType::Float || type == ScalarType::BFloat16
                                  : type == ScalarType::Byte || type == ScalarType::Float8_e4m3fn;
   const int64_t scales_a_row = rowwise ? 1 : view.format.scale_bytes;
-  check(type_fits && scale.numel() == rows * scales_a_row, op, ": scale must be ",
+  NGP_CHECK(type_fits && scale.numel() == rows * scales_a_row, op, ": scale must be ",
         rowwise ? "float32 or bfloat16 [" : "uint8 or float8_e4m3fn [", rows, ", ", scales_a_row, "] for format ",
         kFormatNames[static_cast<int>(view.format.format)], ", got ", describe(scale));
   check_contiguous(op, "scale", scale);
@@ -118,14 +118,14 @@ void attach_scales(const char* op, const Tensor& scale, int64_t rows, TableView&
 const float* global_scale_pointer(const char* op, const TableArguments& table, const RowFormat& format,
                                   const char* anchor_name, const Tensor& anchor) {
   if (!format.has_global_scale) {
-    check(!table.global_scale.has_value(), op, ": format ", table.format, " has no global_scale, got ",
-          table.global_scale ? describe(*table.global_scale) : "");
+    NGP_CHECK(!table.global_scale.has_value(), op, ": format ", table.format, " has no global_scale, got ",
+              describe(*table.global_scale));
     return nullptr;
   }
-  check(table.global_scale.has_value(), op, ": format ", table.format, " needs global_scale, a float32 tensor of one "
+  NGP_CHECK(table.global_scale.has_value(), op, ": format ", table.format, " needs global_scale, a float32 tensor of one "
         "element, got None");
   const Tensor& scale = *table.global_scale;
-  check(scale.scalar_type() == ScalarType::Float && scale.numel() == 1, op,
+  NGP_CHECK(scale.scalar_type() == ScalarType::Float && scale.numel() == 1, op,
         ": global_scale must be a float32 tensor of one element, got ", describe(scale));
   check_same_device(op, "global_scale", scale, anchor_name, anchor);
   return static_cast<const float*>(scale.data_ptr());
@@ -145,13 +145,13 @@ std::string describe(const Tensor& tensor) {
 
 void check_same_device(const char* op, const char* name, const Tensor& tensor, const char* anchor_name,
                        const Tensor& anchor) {
-  check(same_device(tensor, anchor), op, ": ", name, " must be on the device of ", anchor_name, " (",
+  NGP_CHECK(same_device(tensor, anchor), op, ": ", name, " must be on the device of ", anchor_name, " (",
         device_text(anchor), "), got ", describe(tensor));
 }
 
 IntArray int_array(const char* op, const char* name, const Tensor& tensor) {
   const ScalarType type = tensor.scalar_type();
-  check(type == ScalarType::Int || type == ScalarType::Long, op, ": ", name, " must be int32 or int64, got ",
+  NGP_CHECK(type == ScalarType::Int || type == ScalarType::Long, op, ": ", name, " must be int32 or int64, got ",
         describe(tensor));
   check_contiguous(op, name, tensor);
   return {tensor.data_ptr(), type == ScalarType::Long};
@@ -170,8 +170,8 @@ NgramBatch ngram_batch(const char* op, const Tensor& input_ids, const Tensor& qu
   same_device_as_tokens("ngram_heads_vocab_sizes", ngram_heads_vocab_sizes);
   same_device_as_tokens("ngram_heads_offsets", ngram_heads_offsets);
 
-  check(input_ids.dim() == 1, op, ": input_ids must be [T], got ", describe(input_ids));
-  check(query_start_loc.dim() == 1 && query_start_loc.size(0) >= 1, op,
+  NGP_CHECK(input_ids.dim() == 1, op, ": input_ids must be [T], got ", describe(input_ids));
+  NGP_CHECK(query_start_loc.dim() == 1 && query_start_loc.size(0) >= 1, op,
         ": query_start_loc must be [R + 1] with R >= 0, got ", describe(query_start_loc));
   NgramBatch batch{};
   batch.input_ids = int_array(op, "input_ids", input_ids);
@@ -182,9 +182,9 @@ NgramBatch ngram_batch(const char* op, const Tensor& input_ids, const Tensor& qu
 
   batch.layer_multipliers = int64_vector(op, "layer_multipliers", layer_multipliers, -1);
   const int64_t ngram_size = layer_multipliers.size(0);
-  check(ngram_size >= 2 && ngram_size <= 1024, op, ": layer_multipliers must have N within 2..1024 elements, got ",
+  NGP_CHECK(ngram_size >= 2 && ngram_size <= 1024, op, ": layer_multipliers must have N within 2..1024 elements, got ",
         describe(layer_multipliers));
-  check(heads_per_ngram >= 1 && heads_per_ngram <= 65536, op, ": heads_per_ngram must be within 1..65536, got ",
+  NGP_CHECK(heads_per_ngram >= 1 && heads_per_ngram <= 65536, op, ": heads_per_ngram must be within 1..65536, got ",
         heads_per_ngram);
   const int64_t num_heads = (ngram_size - 1) * heads_per_ngram;
   batch.ngram_size = static_cast<int32_t>(ngram_size);
@@ -194,13 +194,13 @@ NgramBatch ngram_batch(const char* op, const Tensor& input_ids, const Tensor& qu
   batch.ngram_heads_offsets = int64_vector(op, "ngram_heads_offsets", ngram_heads_offsets, num_heads);
 
   const ScalarType context_type = ngram_context.scalar_type();
-  check(context_type == ScalarType::Int || context_type == ScalarType::Long, op,
+  NGP_CHECK(context_type == ScalarType::Int || context_type == ScalarType::Long, op,
         ": ngram_context must be int32 or int64, got ", describe(ngram_context));
-  check(ngram_context.dim() == 2 && ngram_context.size(0) >= batch.num_requests &&
+  NGP_CHECK(ngram_context.dim() == 2 && ngram_context.size(0) >= batch.num_requests &&
             ngram_context.size(1) == ngram_size - 1,
         op, ": ngram_context must be [>= ", batch.num_requests, ", ", ngram_size - 1, "], got ",
         describe(ngram_context));
-  check(ngram_context.size(1) == 1 || ngram_context.stride(1) == 1, op,
+  NGP_CHECK(ngram_context.size(1) == 1 || ngram_context.stride(1) == 1, op,
         ": ngram_context must have adjacent columns (any row stride), got a column stride of ",
         ngram_context.stride(1));
   batch.ngram_context = {ngram_context.data_ptr(), context_type == ScalarType::Long};
@@ -212,7 +212,7 @@ NgramBatch ngram_batch(const char* op, const Tensor& input_ids, const Tensor& qu
 TableView table_view(const char* op, const char* rows_name, const TableArguments& table, const char* anchor_name,
                      const Tensor& anchor) {
   const std::optional<Format> parsed = parse_format(table.format);
-  check(parsed.has_value(), op, ": format must be one of bf16, fp16, fp32, fp8, fp8-rowwise, nvfp4, got ",
+  NGP_CHECK(parsed.has_value(), op, ": format must be one of bf16, fp16, fp32, fp8, fp8-rowwise, nvfp4, got ",
         table.format);
   TableView view{};
   try {
@@ -225,7 +225,7 @@ TableView table_view(const char* op, const char* rows_name, const TableArguments
   view.row_stride = stored_row_bytes(op, rows_name, table.weight, format);
   const bool scales_inline = format.scale_bytes != 0 && !table.scale.has_value();
   const int64_t expected = scales_inline ? format.slot_bytes : format.row_bytes;
-  check(view.row_stride == expected, op, ": ", rows_name, " must have ", expected, " bytes a row (",
+  NGP_CHECK(view.row_stride == expected, op, ": ", rows_name, " must have ", expected, " bytes a row (",
         kFormatNames[static_cast<int>(format.format)], ", head_dim ", format.head_dim,
         scales_inline ? ", scales inside the row: scale is None" : "", "), got ", view.row_stride, ": ",
         describe(table.weight));
@@ -239,13 +239,13 @@ TableView table_view(const char* op, const char* rows_name, const TableArguments
     check_same_device(op, "scale", *table.scale, anchor_name, anchor);
     attach_scales(op, *table.scale, rows, view);
   } else {
-    check(!table.scale.has_value(), op, ": format ", table.format, " has no scale, got ",
-          table.scale ? describe(*table.scale) : "");
+    NGP_CHECK(!table.scale.has_value(), op, ": format ", table.format, " has no scale, got ",
+              describe(*table.scale));
   }
   view.global_scale = global_scale_pointer(op, table, format, anchor_name, anchor);
   view.row_start = table.row_start;
   view.row_end = table.row_end == -1 ? table.row_start + rows : table.row_end;
-  check(view.row_start >= 0 && view.row_end >= view.row_start && view.row_end - view.row_start <= rows, op,
+  NGP_CHECK(view.row_start >= 0 && view.row_end >= view.row_start && view.row_end - view.row_start <= rows, op,
         ": row_start and row_end must satisfy 0 <= row_start <= row_end <= row_start + ", rows, ", got ",
         view.row_start, " and ", view.row_end);
   return view;
@@ -253,7 +253,7 @@ TableView table_view(const char* op, const char* rows_name, const TableArguments
 
 OutType out_type(const char* op, const std::string& out_dtype) {
   const std::optional<OutType> parsed = parse_out_type(out_dtype);
-  check(parsed.has_value(), op, ": out_dtype must be one of bf16, fp16, fp32, bytes, got ", out_dtype);
+  NGP_CHECK(parsed.has_value(), op, ": out_dtype must be one of bf16, fp16, fp32, bytes, got ", out_dtype);
   return *parsed;
 }
 
@@ -264,7 +264,7 @@ ScalarType scalar_type_of(OutType out) {
 
 void check_out(const char* op, const Tensor& out, ScalarType type, const std::vector<int64_t>& shape,
                const char* anchor_name, const Tensor& anchor) {
-  check(out.scalar_type() == type && shape_of(out) == shape, op, ": out must be ", dtype_name(type), " ",
+  NGP_CHECK(out.scalar_type() == type && shape_of(out) == shape, op, ": out must be ", dtype_name(type), " ",
         shape_text(shape), ", got ", describe(out));
   check_same_device(op, "out", out, anchor_name, anchor);
   check_contiguous(op, "out", out);

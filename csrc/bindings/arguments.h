@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/ngram_batch.h"
 #include "core/table_view.h"
@@ -26,10 +27,11 @@ template <class... Parts>
   throw std::runtime_error(text.str());
 }
 
-template <class... Parts>
-void check(bool condition, const Parts&... parts) {
-  if (!condition) fail(parts...);
-}
+// Fails with the parts as text unless the condition holds. A macro, so that no text is made before it is needed.
+#define NGP_CHECK(condition, ...)                            \
+  do {                                                       \
+    if (!(condition)) ::ngram_ple::bindings::fail(__VA_ARGS__); \
+  } while (false)
 
 // Such as "int32 [4, 2] on cuda:0".
 std::string describe(const Tensor& tensor);
