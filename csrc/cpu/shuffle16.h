@@ -1,10 +1,11 @@
 // A table of eight 16-bit values looked up by the low three bits of 16 codes at once: what makes 8- and 4-bit rows
-// cheap to decode. AVX2 where the processor has it (asked for once, at run time), a loop elsewhere.
+// cheap to decode. AVX2 where the processor has it (asked for once, at run time), a loop elsewhere and where
+// NGP_PORTABLE asks for it (so that tests on x86-64 run what other processors do).
 #pragma once
 
 #include <cstdint>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(NGP_PORTABLE)
 #include <immintrin.h>
 #define NGP_HAS_AVX2_PATH 1
 #define NGP_AVX2 __attribute__((target("avx2")))
