@@ -2,17 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include "core/fast_mod.h"
 #include "core/ngram_batch.h"
+#include "cpu/hash_heads.h"
 
 namespace ngram_ple::cpu {
 
 // A batch with its heads' reciprocals: made once a call, shared by all threads.
 class Hasher {
  public:
-  explicit Hasher(const NgramBatch& batch);
+  explicit Hasher(const NgramBatch& batch) : batch_(batch), heads_(batch) {}
 
   const NgramBatch& batch() const { return batch_; }
 
@@ -21,7 +20,7 @@ class Hasher {
 
  private:
   NgramBatch batch_;
-  std::vector<FloorMod> moduli_;  // [H]
+  HashHeads heads_;
 };
 
 }  // namespace ngram_ple::cpu

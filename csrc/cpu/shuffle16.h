@@ -1,21 +1,13 @@
 // A table of eight 16-bit values looked up by the low three bits of 16 codes at once: what makes 8- and 4-bit rows
-// cheap to decode. AVX2 where the processor has it (asked for once, at run time), a loop elsewhere and where
-// NGP_PORTABLE asks for it (so that tests on x86-64 run what other processors do).
+// cheap to decode.
 #pragma once
 
 #include <cstdint>
 
-#if defined(__x86_64__) && !defined(NGP_PORTABLE)
-#include <immintrin.h>
-#define NGP_HAS_AVX2_PATH 1
-#define NGP_AVX2 __attribute__((target("avx2")))
+#include "cpu/x86.h"
 
+#ifdef NGP_HAS_AVX2_PATH
 namespace ngram_ple::cpu {
-
-inline bool has_avx2() {
-  static const bool found = __builtin_cpu_supports("avx2");
-  return found;
-}
 
 // table[codes[i] & 7] for 16 codes held one a 16-bit lane.
 NGP_AVX2 inline __m256i shuffle16(__m256i table, __m256i codes) {
