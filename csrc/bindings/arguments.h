@@ -1,5 +1,5 @@
-// From tensors to the kernels' plain structs, every requirement checked on the way. An error names the argument, what
-// it must be and what came.
+// From tensors to the kernels' plain structs, every requirement checked on the way. An error names the
+// argument, what it must be and what came.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -27,9 +27,10 @@ template <class... Parts>
   throw std::runtime_error(text.str());
 }
 
-// Fails with the parts as text unless the condition holds. A macro, so that no text is made before it is needed.
-#define NGP_CHECK(condition, ...)                            \
-  do {                                                       \
+// Fails with the parts as text unless the condition holds. A macro, so that no text is made before it is
+// needed.
+#define NGP_CHECK(condition, ...)                               \
+  do {                                                          \
     if (!(condition)) ::ngram_ple::bindings::fail(__VA_ARGS__); \
   } while (false)
 
@@ -46,8 +47,8 @@ IntArray int_array(const char* op, const char* name, const Tensor& tensor);
 // The arguments that ngram_ids and embed share.
 NgramBatch ngram_batch(const char* op, const Tensor& input_ids, const Tensor& query_start_loc,
                        const Tensor& ngram_context, const Tensor& layer_multipliers,
-                       const Tensor& ngram_heads_vocab_sizes, const Tensor& ngram_heads_offsets, int64_t eos_token_id,
-                       int64_t heads_per_ngram);
+                       const Tensor& ngram_heads_vocab_sizes, const Tensor& ngram_heads_offsets,
+                       int64_t eos_token_id, int64_t heads_per_ngram);
 
 struct TableArguments {
   const Tensor& weight;
@@ -60,8 +61,8 @@ struct TableArguments {
 };
 
 // The arguments that lookup, embed and decode share. `rows_name` is what the op calls `weight`.
-TableView table_view(const char* op, const char* rows_name, const TableArguments& table, const char* anchor_name,
-                     const Tensor& anchor);
+TableView table_view(const char* op, const char* rows_name, const TableArguments& table,
+                     const char* anchor_name, const Tensor& anchor);
 
 OutType out_type(const char* op, const std::string& out_dtype);
 ScalarType scalar_type_of(OutType out);

@@ -1,4 +1,5 @@
-// ngram_ple._core: what is no tensor operation. Objects and scalars only; tensors belong to torch.ops.ngram_ple.
+// ngram_ple._core: what is no tensor operation. Objects and scalars only; tensors belong to
+// torch.ops.ngram_ple.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -15,8 +16,8 @@ namespace py = pybind11;
 namespace ngram_ple {
 namespace {
 
-HashPlan hash_plan(int64_t ngram_size, int64_t heads_per_ngram, int64_t vocab_size, int64_t ngram_vocab_size_base,
-                   int64_t divisible_by, uint64_t seed, int64_t layer) {
+HashPlan hash_plan(int64_t ngram_size, int64_t heads_per_ngram, int64_t vocab_size,
+                   int64_t ngram_vocab_size_base, int64_t divisible_by, uint64_t seed, int64_t layer) {
   return make_hash_plan(
       {ngram_size, heads_per_ngram, vocab_size, ngram_vocab_size_base, divisible_by, seed, layer});
 }
@@ -24,13 +25,15 @@ HashPlan hash_plan(int64_t ngram_size, int64_t heads_per_ngram, int64_t vocab_si
 RowFormat row_format(const std::string& name, int64_t head_dim) {
   const std::optional<Format> format = parse_format(name);
   if (!format) {
-    throw std::invalid_argument("format must be one of bf16, fp16, fp32, fp8, fp8-rowwise, nvfp4, got " + name);
+    throw std::invalid_argument("format must be one of bf16, fp16, fp32, fp8, fp8-rowwise, nvfp4, got " +
+                                name);
   }
   return make_row_format(*format, head_dim);
 }
 
-// Asks for transparent huge pages behind the whole pages of [address, address + bytes): a table is read in random
-// order, and address translation is most of that cost. A hint: whether it was taken is returned, never an error.
+// Asks for transparent huge pages behind the whole pages of [address, address + bytes): a table is read in
+// random order, and address translation is most of that cost. A hint: whether it was taken is returned, never
+// an error.
 bool advise_huge_pages(uintptr_t address, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

@@ -26,7 +26,8 @@ GetStream find_get_stream() {
 
 void* current_stream(const torch::stable::Tensor& tensor) {
   static const GetStream get_stream = find_get_stream();
-  if (get_stream == nullptr) throw std::runtime_error("this torch has no CUDA or ROCm library to take a stream from");
+  if (get_stream == nullptr)
+    throw std::runtime_error("this torch has no CUDA or ROCm library to take a stream from");
   void* stream = nullptr;
   // torch's macro for this check has another name on 2.11 than on later versions
   if (get_stream(tensor.get_device_index(), &stream) != AOTI_TORCH_SUCCESS) {

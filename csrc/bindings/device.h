@@ -9,8 +9,8 @@
 
 namespace ngram_ple::bindings {
 
-// Calls run(begin, end) on torch's own threads. `unit_rows` is what one item costs, in rows: a thread gets no less
-// than is worth waking it for.
+// Calls run(begin, end) on torch's own threads. `unit_rows` is what one item costs, in rows: a thread gets no
+// less than is worth waking it for.
 template <class Run>
 void parallel_over(int64_t items, int64_t unit_rows, const Run& run) {
   constexpr int64_t kRowsWorthAThread = 128;

@@ -46,9 +46,10 @@ struct Embed {
 };
 
 Tensor embed(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Tensor layer_multipliers,
-             Tensor ngram_heads_vocab_sizes, Tensor ngram_heads_offsets, int64_t eos_token_id, int64_t heads_per_ngram,
-             Tensor weight, OptionalTensor scale, OptionalTensor global_scale, std::string format,
-             std::string out_dtype, int64_t head_dim, int64_t row_start, int64_t row_end) {
+             Tensor ngram_heads_vocab_sizes, Tensor ngram_heads_offsets, int64_t eos_token_id,
+             int64_t heads_per_ngram, Tensor weight, OptionalTensor scale, OptionalTensor global_scale,
+             std::string format, std::string out_dtype, int64_t head_dim, int64_t row_start,
+             int64_t row_end) {
   const Embed call(input_ids,
                    ngram_batch("embed", input_ids, query_start_loc, ngram_context, layer_multipliers,
                                ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram),
@@ -61,8 +62,8 @@ Tensor embed(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Ten
 void embed_out(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Tensor layer_multipliers,
                Tensor ngram_heads_vocab_sizes, Tensor ngram_heads_offsets, int64_t eos_token_id,
                int64_t heads_per_ngram, Tensor weight, OptionalTensor scale, OptionalTensor global_scale,
-               std::string format, std::string out_dtype, int64_t head_dim, int64_t row_start, int64_t row_end,
-               Tensor out) {
+               std::string format, std::string out_dtype, int64_t head_dim, int64_t row_start,
+               int64_t row_end, Tensor out) {
   const Embed call(input_ids,
                    ngram_batch("embed", input_ids, query_start_loc, ngram_context, layer_multipliers,
                                ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram),

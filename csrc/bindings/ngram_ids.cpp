@@ -33,17 +33,20 @@ void run(const Tensor& input_ids, const NgramBatch& batch, const Tensor& out) {
 void ngram_ids_out(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Tensor layer_multipliers,
                    Tensor ngram_heads_vocab_sizes, Tensor ngram_heads_offsets, int64_t eos_token_id,
                    int64_t heads_per_ngram, Tensor out) {
-  const NgramBatch batch = ngram_batch("ngram_ids", input_ids, query_start_loc, ngram_context, layer_multipliers,
-                                       ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram);
-  check_out("ngram_ids", out, ScalarType::Long, {batch.num_tokens, batch.num_heads()}, "input_ids", input_ids);
+  const NgramBatch batch =
+      ngram_batch("ngram_ids", input_ids, query_start_loc, ngram_context, layer_multipliers,
+                  ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram);
+  check_out("ngram_ids", out, ScalarType::Long, {batch.num_tokens, batch.num_heads()}, "input_ids",
+            input_ids);
   run(input_ids, batch, out);
 }
 
 Tensor ngram_ids(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Tensor layer_multipliers,
                  Tensor ngram_heads_vocab_sizes, Tensor ngram_heads_offsets, int64_t eos_token_id,
                  int64_t heads_per_ngram) {
-  const NgramBatch batch = ngram_batch("ngram_ids", input_ids, query_start_loc, ngram_context, layer_multipliers,
-                                       ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram);
+  const NgramBatch batch =
+      ngram_batch("ngram_ids", input_ids, query_start_loc, ngram_context, layer_multipliers,
+                  ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram);
   const std::vector<int64_t> shape{batch.num_tokens, batch.num_heads()};
   Tensor out = torch::stable::new_empty(input_ids, shape, ScalarType::Long);
   run(input_ids, batch, out);

@@ -1,4 +1,5 @@
-// Registers a function for the CPU and, in a build with GPU kernels, for the GPU (ROCm torch uses CUDA's key too).
+// Registers a function for the CPU and, in a build with GPU kernels, for the GPU (ROCm torch uses CUDA's key
+// too).
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -10,6 +11,6 @@
 #define NGP_REGISTER_GPU(name, function)
 #endif
 
-#define NGP_REGISTER(name, function)                                                        \
-  STABLE_TORCH_LIBRARY_IMPL(ngram_ple, CPU, m) { m.impl(name, TORCH_BOX(&function)); }   \
+#define NGP_REGISTER(name, function)                                                   \
+  STABLE_TORCH_LIBRARY_IMPL(ngram_ple, CPU, m) { m.impl(name, TORCH_BOX(&function)); } \
   NGP_REGISTER_GPU(name, function)

@@ -1,14 +1,15 @@
 // Every operator's schema. Their implementations register in the file that is named after the operator.
 //
-// Formats and dtypes cross as strings: ScalarType arguments break AOTInductor on torch 2.11. An `out` form returns
-// nothing: an alias of its argument would fail torch.library.opcheck.
+// Formats and dtypes cross as strings: ScalarType arguments break AOTInductor on torch 2.11. An `out` form
+// returns nothing: an alias of its argument would fail torch.library.opcheck.
 #include <torch/csrc/stable/library.h>
 
-#define NGP_HASH_ARGUMENTS                                                                                \
-  "Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Tensor layer_multipliers, "            \
+#define NGP_HASH_ARGUMENTS                                                                     \
+  "Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Tensor layer_multipliers, " \
   "Tensor ngram_heads_vocab_sizes, Tensor ngram_heads_offsets, int eos_token_id, int heads_per_ngram"
-#define NGP_TABLE_ARGUMENTS                                                                                        \
-  "Tensor weight, Tensor? scale, Tensor? global_scale, *, str format, str out_dtype, int head_dim, int row_start=0, " \
+#define NGP_TABLE_ARGUMENTS                                                                              \
+  "Tensor weight, Tensor? scale, Tensor? global_scale, *, str format, str out_dtype, int head_dim, int " \
+  "row_start=0, "                                                                                        \
   "int row_end=-1"
 #define NGP_ROWS_ARGUMENTS \
   "Tensor rows, Tensor? scale, Tensor? global_scale, *, str format, str out_dtype, int head_dim"

@@ -14,13 +14,13 @@
 namespace ngram_ple {
 
 struct HashPlanSpec {
-  int64_t ngram_size;                      // N >= 2: the longest n-gram
-  int64_t heads_per_ngram;                 // K >= 1 heads for each of the orders 2..N
-  int64_t vocab_size;                      // V >= 1
-  int64_t ngram_vocab_size_base;           // B >= 1: every head has a prime number of rows >= B
-  int64_t ngram_vocab_size_divisible_by;   // D >= 1: the table is padded to a multiple of it
+  int64_t ngram_size;                     // N >= 2: the longest n-gram
+  int64_t heads_per_ngram;                // K >= 1 heads for each of the orders 2..N
+  int64_t vocab_size;                     // V >= 1
+  int64_t ngram_vocab_size_base;          // B >= 1: every head has a prime number of rows >= B
+  int64_t ngram_vocab_size_divisible_by;  // D >= 1: the table is padded to a multiple of it
   uint64_t seed;
-  int64_t layer;                           // L >= 0: index among the PLE layers
+  int64_t layer;  // L >= 0: index among the PLE layers
 };
 
 struct HashPlan {
@@ -48,7 +48,8 @@ inline std::vector<int64_t> layer_multipliers(const HashPlanSpec& spec) {
   const uint64_t half = std::max<uint64_t>(1, largest / static_cast<uint64_t>(spec.vocab_size) / 2);
   std::vector<int64_t> multipliers;
   for (uint64_t i = 0; i < static_cast<uint64_t>(spec.ngram_size); ++i) {
-    const uint64_t state = spec.seed + 10007ull * static_cast<uint64_t>(spec.layer) + kSplitMixGamma * (i + 1);
+    const uint64_t state =
+        spec.seed + 10007ull * static_cast<uint64_t>(spec.layer) + kSplitMixGamma * (i + 1);
     multipliers.push_back(static_cast<int64_t>(2 * (splitmix64(state) % half) + 1));
   }
   return multipliers;

@@ -16,11 +16,11 @@ struct NgramBatch {
   int64_t num_tokens;        // T
   int64_t num_requests;      // R
   int64_t eos_token_id;
-  int32_t ngram_size;               // N
-  int32_t heads_per_ngram;          // K
-  const int64_t* layer_multipliers;       // [N]
-  const int64_t* ngram_heads_vocab_sizes; // [H]
-  const int64_t* ngram_heads_offsets;     // [H]
+  int32_t ngram_size;                      // N
+  int32_t heads_per_ngram;                 // K
+  const int64_t* layer_multipliers;        // [N]
+  const int64_t* ngram_heads_vocab_sizes;  // [H]
+  const int64_t* ngram_heads_offsets;      // [H]
 
   NGP_HOST_DEVICE int32_t num_heads() const { return (ngram_size - 1) * heads_per_ngram; }
 };

@@ -44,7 +44,8 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float fp16_to_float(uint16_t bits) {
   const uint32_t subnormal = bits_of(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
   const uint32_t normal = (magnitude << 13) + (112u << 23);
   const uint32_t special = (magnitude << 13) | 0x7F800000u;
-  return float_from_bits(sign | select(magnitude < 0x400u, subnormal, select(magnitude >= 0x7C00u, special, normal)));
+  return float_from_bits(
+      sign | select(magnitude < 0x400u, subnormal, select(magnitude >= 0x7C00u, special, normal)));
 }
 
 // Round to nearest even, to subnormals and infinity as IEEE 754 has it.
@@ -56,7 +57,8 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint16_t float_to_fp16(float value) {
   const uint32_t subnormal = bits_of(float_from_bits(magnitude) + 0.5f) - 0x3F000000u;
   const uint32_t normal = (magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
   const uint32_t special = select(magnitude > 0x7F800000u, 0x7E00u, 0x7C00u);
-  const uint32_t half = select(magnitude < 0x38800000u, subnormal, select(magnitude >= 0x47800000u, special, normal));
+  const uint32_t half =
+      select(magnitude < 0x38800000u, subnormal, select(magnitude >= 0x47800000u, special, normal));
   return static_cast<uint16_t>(sign | half);
 }
 
@@ -67,7 +69,8 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float e4m3_to_float(uint8_t code) {
   const uint32_t subnormal = bits_of(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
   const uint32_t normal = (magnitude << 20) + (120u << 23);
   const uint32_t special = 0x7FC00000u;
-  return float_from_bits(sign | select(magnitude < 8u, subnormal, select(magnitude == 0x7Fu, special, normal)));
+  return float_from_bits(sign |
+                         select(magnitude < 8u, subnormal, select(magnitude == 0x7Fu, special, normal)));
 }
 
 // E2M1, the low four bits of `code`: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. Exact.

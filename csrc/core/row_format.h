@@ -42,8 +42,9 @@ NGP_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// A table holds one slot a row: the row's bytes and, where the format has them, its scales at scale_offset, padded
-// with zeros so that slots stay 16-byte aligned and one access brings both. Formats without scales have slot == row.
+// A table holds one slot a row: the row's bytes and, where the format has them, its scales at scale_offset,
+// padded with zeros so that slots stay 16-byte aligned and one access brings both. Formats without scales
+// have slot == row.
 struct RowFormat {
   Format format;
   int64_t head_dim;      // elements

@@ -8,8 +8,8 @@
 
 namespace ngram_ple {
 
-// Rows [row_start, row_end) of a table. Scales stored inside the slot and scales stored apart look the same here:
-// both are `scales + row * scale_stride`.
+// Rows [row_start, row_end) of a table. Scales stored inside the slot and scales stored apart look the same
+// here: both are `scales + row * scale_stride`.
 struct TableView {
   const uint8_t* rows;    // row_stride bytes apart
   const uint8_t* scales;  // scale_stride bytes apart; null when the rows carry none

@@ -1,5 +1,6 @@
-// fp8 (E4M3fn) rows with one global scale or a scale a row: row.to(out) * scale.to(out), bit for bit what eager torch
-// gives. Both operands are rounded to the output type first (E4M3 is exact in all three), their product once more.
+// fp8 (E4M3fn) rows with one global scale or a scale a row: row.to(out) * scale.to(out), bit for bit what
+// eager torch gives. Both operands are rounded to the output type first (E4M3 is exact in all three), their
+// product once more.
 #include <cstring>
 
 #include "cpu/multiversion.h"
@@ -26,9 +27,9 @@ NGP_ALWAYS_INLINE void decode_codes(const uint8_t* NGP_RESTRICT codes, int64_t c
   }
 }
 
-#define NGP_CODES(name, Out)                                                                      \
+#define NGP_CODES(name, Out)                                                                   \
   NGP_MULTIVERSION void name(const uint8_t* codes, int64_t count, float scale, uint8_t* out) { \
-    decode_codes<Out>(codes, count, scale, out);                                                  \
+    decode_codes<Out>(codes, count, scale, out);                                               \
   }
 NGP_CODES(codes_to_bf16, Bf16)
 NGP_CODES(codes_to_fp16, Fp16)
@@ -47,9 +48,9 @@ void decode_rows(const DecodeArgs& args, const RowAddress* rows, int64_t count, 
 }
 
 #ifdef NGP_HAS_AVX2_PATH
-// To 16-bit outputs: a code's product with the scale depends on its mantissa alone, up to the exponent, as long as
-// nothing leaves the normal range; subnormal codes have a table of their own. So a scale needs 16 products, not
-// head_dim, and a code two byte shuffles.
+// To 16-bit outputs: a code's product with the scale depends on its mantissa alone, up to the exponent, as
+// long as nothing leaves the normal range; subnormal codes have a table of their own. So a scale needs 16
+// products, not head_dim, and a code two byte shuffles.
 struct ScaleTables {
   uint16_t normal[8];     // (1 + m/8) |scale| 2^-7, exponent not yet added
   uint16_t subnormal[8];  // m 2^-9 |scale|
@@ -77,7 +78,8 @@ ScaleTables make_tables(float scale) {
 }
 
 template <int mantissa_bits>
-NGP_AVX2 void codes_by_shuffle(const uint8_t* codes, int64_t blocks, const ScaleTables& tables, uint8_t* out) {
+NGP_AVX2 void codes_by_shuffle(const uint8_t* codes, int64_t blocks, const ScaleTables& tables,
+                               uint8_t* out) {
   const __m256i normal = load_table16(tables.normal), subnormal = load_table16(tables.subnormal);
   const __m256i row_sign = _mm256_set1_epi16(static_cast<int16_t>(tables.sign));
   const __m256i quiet_nan = _mm256_set1_epi16(mantissa_bits == 7 ? 0x7FC0 : 0x7E00);
@@ -102,16 +104,17 @@ void decode_rows_avx2(const DecodeArgs& args, const RowAddress* rows, int64_t co
   const int64_t head_dim = args.format.head_dim, blocks = head_dim / 16, shuffled = blocks * 16;
   float table_scale = 0;
   ScaleTables tables{};
-  decode_each(rows, count, static_cast<size_t>(2 * head_dim), out, [&](const RowAddress& address, uint8_t* to) {
-    const float scale = rounded_scale<Out>(args, address);
-    if (scale != table_scale) {
-      tables = make_tables<Out, mantissa_bits>(scale);
-      table_scale = scale;
-    }
-    const int64_t done = tables.usable ? shuffled : 0;
-    if (done != 0) codes_by_shuffle<mantissa_bits>(address.row, blocks, tables, to);
-    if (done != head_dim) decode(address.row + done, head_dim - done, scale, to + 2 * done);
-  });
+  decode_each(rows, count, static_cast<size_t>(2 * head_dim), out,
+              [&](const RowAddress& address, uint8_t* to) {
+                const float scale = rounded_scale<Out>(args, address);
+                if (scale != table_scale) {
+                  tables = make_tables<Out, mantissa_bits>(scale);
+                  table_scale = scale;
+                }
+                const int64_t done = tables.usable ? shuffled : 0;
+                if (done != 0) codes_by_shuffle<mantissa_bits>(address.row, blocks, tables, to);
+                if (done != head_dim) decode(address.row + done, head_dim - done, scale, to + 2 * done);
+              });
 }
 #endif
 
@@ -121,7 +124,8 @@ RowDecoder find_fp8_decoder(OutType out) {
   if (out == OutType::fp32) return decode_rows<Fp32, codes_to_fp32>;
 #ifdef NGP_HAS_AVX2_PATH
   if (has_avx2()) {
-    return out == OutType::bf16 ? decode_rows_avx2<Bf16, 7, codes_to_bf16> : decode_rows_avx2<Fp16, 10, codes_to_fp16>;
+    return out == OutType::bf16 ? decode_rows_avx2<Bf16, 7, codes_to_bf16>
+                                : decode_rows_avx2<Fp16, 10, codes_to_fp16>;
   }
 #endif
   return out == OutType::bf16 ? decode_rows<Bf16, codes_to_bf16> : decode_rows<Fp16, codes_to_fp16>;

@@ -1,5 +1,5 @@
-// nvfp4 rows: (e2m1(code) * e4m3(block scale)) * global in fp32, in this order, rounded once to the output type.
-// A block has eight magnitudes only: they are computed once, and its 16 codes look theirs up.
+// nvfp4 rows: (e2m1(code) * e4m3(block scale)) * global in fp32, in this order, rounded once to the output
+// type. A block has eight magnitudes only: they are computed once, and its 16 codes look theirs up.
 #include <cstring>
 
 #include "cpu/multiversion.h"
@@ -21,8 +21,8 @@ NGP_ALWAYS_INLINE void block_values(uint8_t scale_code, float global_scale, type
 }
 
 template <class Out>
-NGP_ALWAYS_INLINE void blocks_by_loop(const uint8_t* codes, const uint8_t* scales, int64_t blocks, float global_scale,
-                                      uint8_t* out) {
+NGP_ALWAYS_INLINE void blocks_by_loop(const uint8_t* codes, const uint8_t* scales, int64_t blocks,
+                                      float global_scale, uint8_t* out) {
   using Bits = typename Out::Bits;
   constexpr int kSignShift = 8 * sizeof(Bits) - 4;
   for (int64_t b = 0; b < blocks; ++b, codes += kBlockBytes, out += kBlockElements * sizeof(Bits)) {
@@ -37,12 +37,13 @@ NGP_ALWAYS_INLINE void blocks_by_loop(const uint8_t* codes, const uint8_t* scale
   }
 }
 
-using DecodeBlocks = void (*)(const uint8_t* codes, const uint8_t* scales, int64_t blocks, float global, uint8_t* out);
+using DecodeBlocks = void (*)(const uint8_t* codes, const uint8_t* scales, int64_t blocks, float global,
+                              uint8_t* out);
 
-#define NGP_BLOCKS(name, Out)                                                                                  \
-  NGP_MULTIVERSION void name(const uint8_t* codes, const uint8_t* scales, int64_t blocks, float global_scale, \
-                             uint8_t* out) {                                                                   \
-    blocks_by_loop<Out>(codes, scales, blocks, global_scale, out);                                             \
+#define NGP_BLOCKS(name, Out)                                                             \
+  NGP_MULTIVERSION void name(const uint8_t* codes, const uint8_t* scales, int64_t blocks, \
+                             float global_scale, uint8_t* out) {                          \
+    blocks_by_loop<Out>(codes, scales, blocks, global_scale, out);                        \
   }
 NGP_BLOCKS(blocks_to_bf16, Bf16)
 NGP_BLOCKS(blocks_to_fp16, Fp16)
@@ -51,8 +52,8 @@ NGP_BLOCKS(blocks_to_fp32, Fp32)
 
 #ifdef NGP_HAS_AVX2_PATH
 template <class Out>
-NGP_AVX2 void blocks_by_shuffle(const uint8_t* codes, const uint8_t* scales, int64_t blocks, float global_scale,
-                                uint8_t* out) {
+NGP_AVX2 void blocks_by_shuffle(const uint8_t* codes, const uint8_t* scales, int64_t blocks,
+                                float global_scale, uint8_t* out) {
   for (int64_t b = 0; b < blocks; ++b, codes += kBlockBytes, out += 2 * kBlockElements) {
     uint16_t values[8];
     block_values<Out>(scales[b], global_scale, values);
@@ -70,9 +71,10 @@ NGP_AVX2 void blocks_by_shuffle(const uint8_t* codes, const uint8_t* scales, int
 template <DecodeBlocks decode, size_t out_bytes>
 void decode_rows(const DecodeArgs& args, const RowAddress* rows, int64_t count, uint8_t* out) {
   const int64_t head_dim = args.format.head_dim, blocks = head_dim / kBlockElements;
-  decode_each(rows, count, static_cast<size_t>(head_dim) * out_bytes, out, [&](const RowAddress& address, uint8_t* to) {
-    decode(address.row, address.scale, blocks, args.global_scale, to);
-  });
+  decode_each(rows, count, static_cast<size_t>(head_dim) * out_bytes, out,
+              [&](const RowAddress& address, uint8_t* to) {
+                decode(address.row, address.scale, blocks, args.global_scale, to);
+              });
 }
 
 }  // namespace
@@ -81,7 +83,8 @@ RowDecoder find_nvfp4_decoder(OutType out) {
   if (out == OutType::fp32) return decode_rows<blocks_to_fp32, 4>;
 #ifdef NGP_HAS_AVX2_PATH
   if (has_avx2()) {
-    return out == OutType::bf16 ? decode_rows<blocks_by_shuffle<Bf16>, 2> : decode_rows<blocks_by_shuffle<Fp16>, 2>;
+    return out == OutType::bf16 ? decode_rows<blocks_by_shuffle<Bf16>, 2>
+                                : decode_rows<blocks_by_shuffle<Fp16>, 2>;
   }
 #endif
   return out == OutType::bf16 ? decode_rows<blocks_to_bf16, 2> : decode_rows<blocks_to_fp16, 2>;

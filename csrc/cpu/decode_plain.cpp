@@ -15,7 +15,8 @@ void copy_rows(const DecodeArgs& args, const RowAddress* rows, int64_t count, ui
 }
 
 template <class In, class Out>
-NGP_ALWAYS_INLINE void convert_values(const uint8_t* NGP_RESTRICT in, int64_t count, uint8_t* NGP_RESTRICT out) {
+NGP_ALWAYS_INLINE void convert_values(const uint8_t* NGP_RESTRICT in, int64_t count,
+                                      uint8_t* NGP_RESTRICT out) {
   for (int64_t j = 0; j < count; ++j) {
     typename In::Bits stored;
     std::memcpy(&stored, in + static_cast<size_t>(j) * sizeof stored, sizeof stored);
@@ -26,9 +27,9 @@ NGP_ALWAYS_INLINE void convert_values(const uint8_t* NGP_RESTRICT in, int64_t co
 
 using ConvertValues = void (*)(const uint8_t*, int64_t, uint8_t*);
 
-#define NGP_CONVERTER(name, In, Out)                                                  \
+#define NGP_CONVERTER(name, In, Out)                                           \
   NGP_MULTIVERSION void name(const uint8_t* in, int64_t count, uint8_t* out) { \
-    convert_values<In, Out>(in, count, out);                                          \
+    convert_values<In, Out>(in, count, out);                                   \
   }
 NGP_CONVERTER(bf16_to_fp16, Bf16, Fp16)
 NGP_CONVERTER(bf16_to_fp32, Bf16, Fp32)

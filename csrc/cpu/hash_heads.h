@@ -8,7 +8,8 @@
 
 namespace ngram_ple::cpu {
 
-// The divisors, reciprocals and offsets of all heads, each its own array so that vector lanes load side by side.
+// The divisors, reciprocals and offsets of all heads, each its own array so that vector lanes load side by
+// side.
 class HashHeads {
  public:
   explicit HashHeads(const NgramBatch& batch);

@@ -20,13 +20,15 @@ struct Counting {
 
 }  // namespace
 
-void lookup(const IntArray& ids, const TableView& table, OutType out_type, int64_t begin, int64_t end, uint8_t* out) {
+void lookup(const IntArray& ids, const TableView& table, OutType out_type, int64_t begin, int64_t end,
+            uint8_t* out) {
   RowReader reader(table, out_type, out);
   reader.read(Offset{ids, begin}, end - begin);
   reader.finish();
 }
 
-void embed(const Hasher& hasher, const TableView& table, OutType out_type, int64_t begin, int64_t end, uint8_t* out) {
+void embed(const Hasher& hasher, const TableView& table, OutType out_type, int64_t begin, int64_t end,
+           uint8_t* out) {
   constexpr int64_t kTokens = 4;
   const int64_t heads = hasher.batch().num_heads();
   std::vector<int64_t> ids(static_cast<size_t>(kTokens * heads));

@@ -10,11 +10,13 @@
 namespace ngram_ple::cpu {
 
 // Rows ids[begin .. end) of the table, decoded, to `out` (the place of row `begin`).
-void lookup(const IntArray& ids, const TableView& table, OutType out_type, int64_t begin, int64_t end, uint8_t* out);
+void lookup(const IntArray& ids, const TableView& table, OutType out_type, int64_t begin, int64_t end,
+            uint8_t* out);
 
 // The H rows of each token in [begin, end), decoded, to `out` (the place of token `begin`). Ids live in a few
 // cache lines only.
-void embed(const Hasher& hasher, const TableView& table, OutType out_type, int64_t begin, int64_t end, uint8_t* out);
+void embed(const Hasher& hasher, const TableView& table, OutType out_type, int64_t begin, int64_t end,
+           uint8_t* out);
 
 // Rows [begin, end) of a contiguous block, decoded, to `out` (the place of row `begin`).
 void decode(const TableView& rows, OutType out_type, int64_t begin, int64_t end, uint8_t* out);

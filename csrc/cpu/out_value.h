@@ -1,4 +1,5 @@
-// The three output element types as compile-time policies: how a float becomes one, and which float it then is.
+// The three output element types as compile-time policies: how a float becomes one, and which float it then
+// is.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,8 @@ namespace {
 // Raw mode: the slot as tables hold it, whether the scales came inside it or apart.
 void copy_slots(const DecodeArgs& args, const RowAddress* rows, int64_t count, uint8_t* out) {
   const RowFormat& format = args.format;
-  const size_t slot_bytes = static_cast<size_t>(format.slot_bytes), row_bytes = static_cast<size_t>(format.row_bytes);
+  const size_t slot_bytes = static_cast<size_t>(format.slot_bytes),
+               row_bytes = static_cast<size_t>(format.row_bytes);
   decode_each(rows, count, slot_bytes, out, [&](const RowAddress& address, uint8_t* to) {
     std::memcpy(to, address.row, row_bytes);
     std::memset(to + row_bytes, 0, slot_bytes - row_bytes);

@@ -1,4 +1,5 @@
-// Reads rows in any order, their memory requested ahead: while one block of rows decodes, the next is on its way.
+// Reads rows in any order, their memory requested ahead: while one block of rows decodes, the next is on its
+// way.
 #pragma once
 
 #include <algorithm>

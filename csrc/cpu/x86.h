@@ -1,5 +1,5 @@
-// Whether AVX2 paths are compiled, and whether this processor takes them (asked once, at run time). NGP_PORTABLE
-// leaves them out, so that tests on x86-64 run what other processors do.
+// Whether AVX2 paths are compiled, and whether this processor takes them (asked once, at run time).
+// NGP_PORTABLE leaves them out, so that tests on x86-64 run what other processors do.
 #pragma once
 
 #if defined(__x86_64__) && !defined(NGP_PORTABLE)

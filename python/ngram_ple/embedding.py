@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
+from tqdm import tqdm
+
 from ngram_ple import ops
 from ngram_ple.checkpoint.loader import TableLoader
 from ngram_ple.checkpoint.open import open_checkpoint, read_table
@@ -17,7 +19,6 @@ from ngram_ple.errors import ConfigError, NgramPleError, NgramPleWarning, Prefet
 from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import BUFFER_FIELDS, HashPlan
 from ngram_ple.tables import Table, home_device, make_table
-from tqdm import tqdm
 
 _log = logging.getLogger("ngram_ple")
 _TABLE_KEY = "ngram_embedding.slots"
@@ -136,9 +137,13 @@ class NGramEmbedding(torch.nn.Module):
         embedding = cls(
             config, format=stored.format, placement=placement, device=device, dtype=dtype, plan=plan
         )
-        total = sum(tensor.nbytes for tensor in stored.tensors.values())
+        total = sum(tensor.nbytes for tensor in stored.tensors.values() if len(tensor.shape) == 2)
         with tqdm(
-            total=total, desc=f"reading {stored.format} table", unit="B", unit_scale=True, disable=not progress
+            total=total,
+            desc=f"reading {stored.format} table",
+            unit="B",
+            unit_scale=True,
+            disable=not progress,
         ) as bar:
             read_table(
                 stored, embedding.table, padded_rows=plan.padded_rows, threads=threads, progress=bar.update
@@ -239,7 +244,9 @@ class NGramEmbedding(torch.nn.Module):
             The module is on the meta device.
         """
         if self.table.slots.is_meta:
-            raise NgramPleError("load_weights needs memory, got a module on the meta device: call to_empty first")
+            raise NgramPleError(
+                "load_weights needs memory, got a module on the meta device: call to_empty first"
+            )
         if self._loading is None:
             self._loading = TableLoader(
                 self.table,
@@ -341,7 +348,7 @@ class NGramEmbedding(torch.nn.Module):
         self.__deepcopy__({})
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.table_in_state_dict:
             self._require_loaded()
             destination[prefix + _TABLE_KEY] = self.table.slots

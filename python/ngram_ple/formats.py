@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
 from ngram_ple import _core
 from ngram_ple.errors import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ngram_ple import _core
 from ngram_ple.config import NGramConfig
@@ -26,8 +26,8 @@ class HashPlan:
 
     With N, K, V, B, D and L of `NGramConfig` and H = (N - 1)·K heads:
 
-    - ``multipliers[i] = 2·(splitmix64(seed + 10007·L + γ·(i+1)) mod half) + 1``, where γ is splitmix64's
-      increment 0x9E3779B97F4A7C15 and ``half = max(1, ((2^63 - 1) // V) // 2)``;
+    - ``multipliers[i] = 2·(splitmix64(seed + 10007·L + gamma·(i+1)) mod half) + 1``, where gamma is
+      splitmix64's increment 0x9E3779B97F4A7C15 and ``half = max(1, ((2^63 - 1) // V) // 2)``;
     - ``head_sizes[h]`` is the (L·H + h + 1)-th prime strictly greater than B - 1;
     - ``head_offsets`` is the exclusive running sum of the sizes, `num_rows` their sum, `padded_rows` that
       rounded up to a multiple of D.
@@ -114,8 +114,8 @@ class HashPlan:
                 )
             if list(values) != derived:
                 warnings.warn(
-                    f"{name} of {source} is {list(values)}, but the configuration gives {derived}; the stored "
-                    "values are used. A wrong seed, vocab_size or ngram_vocab_size_base looks like this.",
+                    f"{name} of {source} is {list(values)}, but the configuration gives {derived}; the "
+                    "stored values are used. A wrong seed, vocab_size or ngram_vocab_size_base does this.",
                     NgramPleWarning,
                     stacklevel=2,
                 )
@@ -127,8 +127,8 @@ class HashPlan:
         for size, offset in zip(sizes, offsets, strict=True):
             if not 1 <= size <= _MAX_HEAD_SIZE or not 0 <= offset <= _MAX_HEAD_SIZE:
                 raise CheckpointError(
-                    f"ngram_heads_vocab_sizes of {source} must be within 1..2^62 and ngram_heads_offsets within "
-                    f"0..2^62, got {size} and {offset}"
+                    f"ngram_heads_vocab_sizes of {source} must be within 1..2^62 and ngram_heads_offsets "
+                    f"within 0..2^62, got {size} and {offset}"
                 )
         num_rows = sum(sizes)
         padded_rows = -(-num_rows // self.divisible_by) * self.divisible_by
@@ -138,4 +138,11 @@ class HashPlan:
                 f"ngram_heads_offsets of {source} must keep every head inside the {padded_rows} rows of the "
                 f"table, got one that ends at row {end}"
             )
-        return replace(self, num_rows=num_rows, padded_rows=padded_rows, **changed)
+        return HashPlan(
+            multipliers=changed.get("multipliers", self.multipliers),
+            head_sizes=sizes,
+            head_offsets=offsets,
+            num_rows=num_rows,
+            padded_rows=padded_rows,
+            divisible_by=self.divisible_by,
+        )

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import cast
 
 import torch
+
 from ngram_ple.formats import row_format
 
-torch.ops.load_library(str(Path(__file__).with_name("_ops.so")))
+torch.ops.load_library(str(Path(__file__).with_name("_ops.so")))  # type: ignore[no-untyped-call]
 _ops = torch.ops.ngram_ple
 
 _TORCH_DTYPES = {
@@ -41,8 +42,8 @@ def ngram_ids(
         mixed(n) = tok·m[0] ^ pred_1·m[1] ^ … ^ pred_(n-1)·m[n-1]        (wrapping signed 64-bit)
         id[h]    = floor_mod(mixed(n), ngram_heads_vocab_sizes[h]) + ngram_heads_offsets[h]
 
-    A predecessor comes from the token's own request, before its chunk from `ngram_context`; the first one that
-    is EOS and every older one count as EOS.
+    A predecessor comes from the token's own request, before its chunk from `ngram_context`; the first one
+    that is EOS and every older one count as EOS.
 
     Parameters
     ----------
@@ -239,7 +240,14 @@ def _row_elements(format: str, out_dtype: str, head_dim: int) -> int:
 
 @torch.library.register_fake("ngram_ple::ngram_ids")
 def _(  # type: ignore[no-untyped-def]
-    input_ids, query_start_loc, ngram_context, layer_multipliers, sizes, offsets, eos_token_id, heads_per_ngram
+    input_ids,
+    query_start_loc,
+    ngram_context,
+    layer_multipliers,
+    sizes,
+    offsets,
+    eos_token_id,
+    heads_per_ngram,
 ):
     return input_ids.new_empty((input_ids.shape[0], sizes.shape[0]), dtype=torch.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table

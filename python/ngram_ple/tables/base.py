@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from ngram_ple import ops
 from ngram_ple.formats import RowFormat
 

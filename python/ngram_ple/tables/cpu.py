@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import torch
+
 from ngram_ple import _core
 from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+
 from ngram_ple.formats import RowFormat
 
 
@@ -24,7 +25,7 @@ class RowSink(Protocol):
         ...
 
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
-        """Take rows from uint8 ``[n, bytes]`` on the CPU: values, codes, fp32 row scales or E4M3 block scales."""
+        """Take uint8 ``[n, bytes]`` on the CPU: values, codes, fp32 row scales or E4M3 block scales."""
         ...
 
     def set_global_scale(self, value: float) -> None:
