@@ -1,5 +1,7 @@
 #include "cpu/hash_heads.h"
 
+#include <cstddef>
+
 #include "core/fast_mod.h"
 #include "cpu/x86.h"
 
