@@ -78,6 +78,25 @@ TEST(NgramIds, HugeAndNegativeTokensWrap) {
   }
 }
 
+TEST(NgramIds, AnyNumberOfHeadsOfAnySize) {
+  // Small and large divisors take different ways, and heads come in groups of four.
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 300; ++round) {
+    const int heads = 1 + round % 13;
+    reference::Batch batch = random_batch(random, 3, heads, 2, 9, 0);
+    for (int64_t& token : batch.input_ids) token = static_cast<int64_t>(random()) >> (random() % 64);
+    for (int64_t& multiplier : batch.multipliers) multiplier = static_cast<int64_t>(random()) | 1;
+    const int bits = round % 3 == 0 ? 30 : (round % 3 == 1 ? 31 : 62);
+    for (int64_t& size : batch.sizes) {
+      const int64_t most = std::min((int64_t{1} << bits) - (bits == 62 ? 0 : 1), kMaxHeadSize);
+      size = random() % 3 == 0 ? most : 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most));
+    }
+    if (round % 7 == 0) batch.sizes.back() = int64_t{1} << 31;
+    if (round % 11 == 0) batch.sizes.front() = 1;
+    expect_reference(batch, HeldBatch(batch), 0, static_cast<int64_t>(batch.input_ids.size()));
+  }
+}
+
 TEST(NgramIds, NoRequestGivesIdsInRange) {
   reference::Batch batch = with_plan(3, 2);
   batch.input_ids = {1, 2, 3};
