@@ -173,6 +173,9 @@ class FakeSink:
             return None
         return memoryview(self.leaves[leaf][first : first + num_rows].reshape(-1).numpy())
 
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
         first = self._local(first_row, len(block))
         assert block.dtype == torch.uint8

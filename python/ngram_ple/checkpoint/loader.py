@@ -155,7 +155,7 @@ class TableLoader:
         for row in range(first, last, step):
             begin = row - part.first_row
             count = min(step, last - row)
-            block = tensor[begin : begin + count].contiguous().cpu().view(torch.uint8)
+            block = tensor[begin : begin + count].contiguous().view(torch.uint8)
             if part.leaf != "weight":
                 block = row_scale_bytes(block, DTYPE_CODES[tensor.dtype], f"{self._prefix}{name}", row)
             self._sink.write(part.leaf, row, block)

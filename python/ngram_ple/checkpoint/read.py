@@ -112,7 +112,7 @@ class _Run:
         return None
 
     def _worker(self) -> None:
-        scratch = bytearray()
+        scratch: torch.Tensor | None = None
         file: open_checked | None = None
         opened = None
         try:
@@ -137,19 +137,17 @@ class _Run:
         with self._lock:
             return None if self._failed else next(self._blocks, None)
 
-    def _copy(self, block: _Block, fd: int, scratch: bytearray) -> bytearray:
+    def _copy(self, block: _Block, fd: int, scratch: torch.Tensor | None) -> torch.Tensor | None:
         read = block.read
         if read.leaf == "weight":
             direct = self._sink.direct(read.leaf, block.first_row, block.num_rows)
             if direct is not None:
                 pread_into(fd, direct, block.offset, read.source.file)
                 return scratch
-        if len(scratch) < block.nbytes:
-            scratch = bytearray(block.nbytes)
-        pread_into(fd, memoryview(scratch)[: block.nbytes], block.offset, read.source.file)
-        rows = torch.frombuffer(scratch, dtype=torch.uint8, count=block.nbytes).view(
-            block.num_rows, block.row_bytes
-        )
+        if scratch is None or scratch.numel() < block.nbytes:
+            scratch = self._sink.scratch(block.nbytes)
+        rows = scratch[: block.nbytes].view(block.num_rows, block.row_bytes)
+        pread_into(fd, rows.numpy().data.cast("B"), block.offset, read.source.file)
         if read.leaf != "weight":
             rows = row_scale_bytes(
                 rows, read.source.dtype, f"{read.source.file}: {read.name}", block.first_row

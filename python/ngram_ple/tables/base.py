@@ -31,6 +31,7 @@ class Table:
     """
 
     placement = ""
+    _non_blocking = False  # whether `write` may leave copies under way on the current stream
 
     def __init__(self, format: RowFormat, slots: torch.Tensor, row_start: int) -> None:
         self.format = format
@@ -92,17 +93,21 @@ class Table:
         """Return None: rows are handed to `write`."""
         return None
 
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Return memory for a reading thread."""
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
         """Copy rows, or their scales and the slot's zero padding, into their slots."""
         format = self.format
         begin = first_row - self.row_start
         slots = self.slots[begin : begin + block.shape[0]]
         if leaf == "weight":
-            slots[:, : format.row_bytes].copy_(block)
+            slots[:, : format.row_bytes].copy_(block, non_blocking=self._non_blocking)
             return
         end = format.scale_offset + format.scale_bytes
         slots[:, format.row_bytes : format.scale_offset].zero_()
-        slots[:, format.scale_offset : end].copy_(block)
+        slots[:, format.scale_offset : end].copy_(block, non_blocking=self._non_blocking)
         slots[:, end:].zero_()
 
     def set_global_scale(self, value: float) -> None:

@@ -9,10 +9,33 @@ from ngram_ple.tables.base import Table
 
 
 class DeviceTable(Table):
-    """A table in the memory of one GPU."""
+    """A table in the memory of one GPU.
+
+    It is filled through one pinned block a reading thread, each copied on a stream of its own, so that reads
+    and copies overlap and no second copy of the table ever exists.
+    """
 
     placement = "device"
+    _non_blocking = True
 
     def __init__(self, format: RowFormat, row_start: int, row_end: int, device: torch.device) -> None:
         slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
         super().__init__(format, slots, row_start)
+        # The memory may be a block that earlier work on this stream still uses: fills begin after that.
+        self._allocated = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._allocated.record(torch.cuda.current_stream(device))
+
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Return pinned memory, which the GPU copies from without staging it again."""
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+    def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
+        """Copy rows or scales into their slots and wait for the copy, not for other work of the GPU."""
+        device = self.slots.device
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_event(self._allocated)
+        if block.is_cuda:
+            stream.wait_stream(torch.cuda.current_stream(block.device))
+        with torch.cuda.stream(stream):
+            super().write(leaf, first_row, block)
+        stream.synchronize()

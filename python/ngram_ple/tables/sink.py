@@ -24,8 +24,15 @@ class RowSink(Protocol):
         """Return the writable bytes of these rows where they lie as in a file, else None."""
         ...
 
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Return uint8 ``[nbytes]`` on the CPU that a reading thread may fill for `write`, again and again."""
+        ...
+
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
-        """Take uint8 ``[n, bytes]`` on the CPU: values, codes, fp32 row scales or E4M3 block scales."""
+        """Take uint8 ``[n, bytes]`` of any device: values, codes, fp32 row scales or E4M3 block scales.
+
+        The block is free to be changed once this returns.
+        """
         ...
 
     def set_global_scale(self, value: float) -> None:
