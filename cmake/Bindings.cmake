@@ -39,6 +39,16 @@ target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_cpu ngram_ple_torch ${CMAK
 if(TARGET ngram_ple_gpu)
   target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_gpu)
 endif()
+target_link_options(ngram_ple_ops PRIVATE LINKER:--no-undefined)  # a missing source shows here, not at import
+# Errors cross into torch as C++ exceptions, so both must share one libstdc++. Some toolchains ship a static one
+# alone; the system's shared one, named first, then serves.
+execute_process(
+  COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so
+  OUTPUT_VARIABLE shared OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT IS_ABSOLUTE "${shared}")
+  find_library(NGRAM_PLE_LIBSTDCXX NAMES libstdc++.so.6 REQUIRED)
+  target_link_libraries(ngram_ple_ops PRIVATE "${NGRAM_PLE_LIBSTDCXX}")
+endif()
 install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
 
 # --- _core ------------------------------------------------------------------------------------------
