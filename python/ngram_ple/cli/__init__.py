@@ -1,0 +1,105 @@
+"""The ``ngram-ple`` command: one file a subcommand, each with ``add(subparsers)`` and ``run(arguments)``.
+
+What goes wrong by the user's hand or the system's (NgramPleError, OSError, not enough memory) is one sentence
+on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from ngram_ple.cli import demo, embed
+from ngram_ple.errors import NgramPleError, NgramPleWarning
+
+_COMMANDS = (demo, embed)
+_EPILOG = "Exit status: 0 done, 2 an error (one sentence on stderr), 130 interrupted."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; ``sys.argv[1:]`` by default.
+
+    Returns
+    -------
+    int
+        0 done; 2 wrong arguments, or an error that one sentence on stderr tells; 130 interrupted.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has printed help, the version or what is wrong
+        return stop.code if isinstance(stop.code, int) else 2
+    program = f"ngram-ple {arguments.command}"
+    try:
+        with _plain_warnings(program):
+            arguments.run(arguments)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read stdout has left; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except (NgramPleError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise  # a defect, worth its traceback
+        print(f"{program}: {_sentence(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ngram-ple",
+        description="N-gram per-layer embedding tables: try them, and compute embeddings of a text.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"ngram-ple {metadata.version('ngram_ple')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add(subparsers)
+    return parser
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch has an exception of its own for GPUs only
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or "can't allocate memory" in str(error)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    elif isinstance(error, (MemoryError, RuntimeError)):
+        text = f"not enough memory: {error}" if str(error) else "not enough memory"
+    else:
+        text = str(error)
+    return " ".join(text.split("\n"))
+
+
+@contextmanager
+def _plain_warnings(program: str) -> Iterator[None]:
+    """Print the library's warnings as lines for users, without Python's file and source line."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **rest: Any) -> None:
+        if issubclass(category, NgramPleWarning):
+            print(f"{program}: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *where, **rest)
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,351 @@
+"""``ngram-ple embed``: the n-gram embeddings of a text, from a checkpoint into a safetensors file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ngram_ple.checkpoint.open import open_checkpoint
+from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
+from ngram_ple.checkpoint.safetensors_writer import TensorToWrite, write_safetensors
+from ngram_ple.cli import options, report
+from ngram_ple.config import NGramConfig
+from ngram_ple.embedding import NGramEmbedding
+from ngram_ple.errors import NgramPleError
+from ngram_ple.formats import OUT_DTYPES
+from ngram_ple.tables import PLACEMENTS, home_device
+from ngram_ple.text import RaggedTokens, TextTokenizer, read_paragraphs, tokenize
+
+_DTYPES = {name: dtype for dtype, name in OUT_DTYPES.items()}
+_BATCH_TOKENS = 8192
+
+_DESCRIPTION = """\
+Compute the n-gram embeddings of a text.
+
+Each blank-line separated paragraph of FILE is one request: its first tokens have no
+history. Paragraphs are tokenized as they are, without special tokens around them. The
+result is a safetensors file, for T tokens in R requests and H heads:
+
+  embeddings       [T, H * head_dim]  --dtype  the H rows of each token, side by side
+  ngram_ids        [T, H]             int64    their row numbers in the table
+  input_ids        [T]                int64    the tokens
+  query_start_loc  [R + 1]            int64    where each request begins, and T
+
+It is written block by block and appears under its name once it is whole."""
+
+_EPILOG = """\
+example:
+  ngram-ple embed ./checkpoint --text book.txt --tokenizer tokenizer.json --out book.safetensors"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "embed",
+        help="compute the n-gram embeddings of a text",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        type=Path,
+        help="Hugging Face checkpoint folder; its config.json, index and PLE files suffice",
+    )
+    parser.add_argument("--text", required=True, metavar="FILE", type=Path, help="UTF-8 text")
+    parser.add_argument(
+        "--tokenizer", required=True, metavar="FILE", type=Path, help="the model's tokenizer.json"
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        type=Path,
+        help="safetensors file to write, outside CHECKPOINT",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite --out when it exists")
+    parser.add_argument(
+        "--layer", type=int, default=0, metavar="L", help="index among the PLE layers (default 0)"
+    )
+    parser.add_argument(
+        "--dtype", choices=_DTYPES, default="bf16", help="what rows are decoded to (default bf16)"
+    )
+    parser.add_argument(
+        "--placement", choices=PLACEMENTS, default="cpu", help="where the table lives (default cpu)"
+    )
+    parser.add_argument(
+        "--threads", type=options.positive, metavar="N", help="CPU threads (default: what torch chooses)"
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=options.positive,
+        default=_BATCH_TOKENS,
+        metavar="N",
+        help=f"tokens looked up at a time (default {_BATCH_TOKENS}); the result is the same for any",
+    )
+    options.add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    done = embed_text(
+        arguments.checkpoint,
+        arguments.text,
+        arguments.tokenizer,
+        arguments.out,
+        layer=arguments.layer,
+        dtype=arguments.dtype,
+        placement=arguments.placement,
+        threads=arguments.threads,
+        batch_tokens=arguments.batch_tokens,
+        force=arguments.force,
+        progress=options.shows_progress(arguments),
+    )
+    if arguments.json:
+        report.print_json(asdict(done))
+    else:
+        report.print_table(done.lines())
+
+
+@dataclass(frozen=True)
+class EmbedReport:
+    """What `embed_text` did: the fields of ``--json``.
+
+    Attributes
+    ----------
+    checkpoint, text, tokenizer, out : str
+        The files, as given.
+    layer, format, dtype, placement, device
+        What the table is, and where it was.
+    tokens, requests : int
+        T and R.
+    rows, distinct_rows, table_rows : int
+        Rows looked up (T·H), different ones among them, rows of the table.
+    bytes_read : int
+        Bytes of the rows looked up as stored, scales included.
+    embedding_dim : int
+        H·head_dim.
+    out_bytes : int
+        Size of the result.
+    seconds, tokens_per_second : float
+        Of hashing and lookup alone.
+    total_seconds : float
+        With tokenizing, loading and writing.
+    """
+
+    checkpoint: str
+    text: str
+    tokenizer: str
+    out: str
+    layer: int
+    format: str
+    dtype: str
+    placement: str
+    device: str
+    tokens: int
+    requests: int
+    rows: int
+    distinct_rows: int
+    table_rows: int
+    bytes_read: int
+    embedding_dim: int
+    out_bytes: int
+    seconds: float
+    tokens_per_second: float
+    total_seconds: float
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the table for people."""
+        return [
+            ("tokens", f"{self.tokens:,}"),
+            ("requests", f"{self.requests:,}"),
+            ("rows looked up", f"{self.rows:,}"),
+            ("distinct rows", f"{self.distinct_rows:,} of the table's {self.table_rows:,}"),
+            ("bytes read", f"{self.bytes_read:,} ({report.size(self.bytes_read)})"),
+            ("tokens/s", f"{self.tokens_per_second:,.0f} (hashing and lookup, {self.seconds:.3f} s)"),
+            ("placement", f"{self.placement} ({self.device})"),
+            ("format", self.format),
+            ("dtype", self.dtype),
+            ("result", f"{self.out} ({report.size(self.out_bytes)})"),
+        ]
+
+
+def embed_text(
+    checkpoint: Path,
+    text: Path,
+    tokenizer: Path,
+    out: Path,
+    *,
+    layer: int = 0,
+    dtype: str = "bf16",
+    placement: str = "cpu",
+    threads: int | None = None,
+    batch_tokens: int = _BATCH_TOKENS,
+    force: bool = False,
+    progress: bool = False,
+) -> EmbedReport:
+    """Embed the paragraphs of a text and write the result; the parameters are the command's.
+
+    Memory: the table, 8 bytes a token, a byte a table row, and a batch of results.
+
+    Raises
+    ------
+    NgramPleError
+        `out` exists or lies in the checkpoint, no token in the text, a token outside the vocabulary, not
+        enough room on the disk, and what `NGramEmbedding.from_pretrained` raises.
+    OSError
+        A file that cannot be read or written. Nothing half-written is left.
+    """
+    began = time.perf_counter()
+    _check_out(out, checkpoint, (text, tokenizer), force)
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's, read at its first use
+    home_device(placement)
+    config = NGramConfig.from_pretrained(open_checkpoint(checkpoint).config, layer)
+    tokens = _read_tokens(text, TextTokenizer(tokenizer), config, progress)
+    row_bytes = config.ple_embed_dim * _DTYPES[dtype].itemsize
+    _check_room(out, tokens.num_tokens * (row_bytes + 8 * config.num_heads + 8))
+    embedding = NGramEmbedding.from_pretrained(
+        checkpoint, layer, placement=placement, dtype=_DTYPES[dtype], threads=threads, progress=progress
+    )
+    with tqdm(total=tokens.num_tokens, desc="embedding", unit="token", disable=not progress) as bar:
+        pieces = _Pieces(tokens, embedding, bar.update)
+        try:
+            write_safetensors(_real(out), pieces.tensors(batch_tokens))
+        except OSError as error:
+            error.filename = str(out)  # not the file that becomes it, and none at all when a disk is full
+            raise
+    format = embedding.table.format
+    rows = tokens.num_tokens * config.num_heads
+    return EmbedReport(
+        checkpoint=str(checkpoint),
+        text=str(text),
+        tokenizer=str(tokenizer),
+        out=str(out),
+        layer=layer,
+        format=format.name,
+        dtype=dtype,
+        placement=placement,
+        device=str(embedding.layer_multipliers.device),
+        tokens=tokens.num_tokens,
+        requests=tokens.num_requests,
+        rows=rows,
+        distinct_rows=int(torch.count_nonzero(pieces.seen)),
+        table_rows=pieces.seen.shape[0],
+        bytes_read=rows * (format.row_bytes + format.scale_bytes),
+        embedding_dim=config.ple_embed_dim,
+        out_bytes=out.stat().st_size,
+        seconds=pieces.seconds,
+        tokens_per_second=tokens.num_tokens / max(pieces.seconds, 1e-9),
+        total_seconds=time.perf_counter() - began,
+    )
+
+
+class _Pieces:
+    """The result's tensors, computed piece by piece while they are written."""
+
+    def __init__(
+        self, tokens: RaggedTokens, embedding: NGramEmbedding, progress: Callable[[int], object]
+    ) -> None:
+        self.seconds = 0.0
+        self.seen = torch.zeros(embedding.table.row_end, dtype=torch.bool)
+        self._tokens = tokens
+        self._embedding = embedding
+        self._progress = progress
+        self._device = embedding.layer_multipliers.device
+
+    def tensors(self, batch_tokens: int) -> list[TensorToWrite]:
+        """Return what the file holds; 8-byte values first, which keeps every tensor aligned."""
+        ids, starts = self._tokens.input_ids, self._tokens.query_start_loc
+        config = self._embedding.config
+        total = self._tokens.num_tokens
+        code = DTYPE_CODES[self._embedding.dtype]
+        return [
+            TensorToWrite("input_ids", "I64", (total,), lambda first, last: ids[first:last]),
+            TensorToWrite(
+                "query_start_loc", "I64", tuple(starts.shape), lambda first, last: starts[first:last]
+            ),
+            TensorToWrite("ngram_ids", "I64", (total, config.num_heads), self._ngram_ids, batch_tokens),
+            TensorToWrite("embeddings", code, (total, config.ple_embed_dim), self._embeddings, batch_tokens),
+        ]
+
+    def _batch(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        config = self._embedding.config
+        parts = self._tokens.chunk(first, last, config.ngram_size - 1, config.eos_token_id)
+        ids, starts, context = (part.to(self._device) for part in parts)
+        return ids, starts, context
+
+    def _ngram_ids(self, first: int, last: int) -> torch.Tensor:
+        ids = self._embedding.compute_ngram_ids(*self._batch(first, last)).cpu()
+        self.seen[ids.reshape(-1)] = True
+        return ids
+
+    def _embeddings(self, first: int, last: int) -> torch.Tensor:
+        batch = self._batch(first, last)
+        self._synchronize()
+        began = time.perf_counter()
+        rows = self._embedding(*batch)
+        self._synchronize()
+        self.seconds += time.perf_counter() - began
+        self._progress(last - first)
+        assert isinstance(rows, torch.Tensor)
+        return rows
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _read_tokens(text: Path, tokenizer: TextTokenizer, config: NGramConfig, progress: bool) -> RaggedTokens:
+    total = text.stat().st_size
+    with tqdm(total=total, desc="tokenizing", unit="B", unit_scale=True, disable=not progress) as bar:
+        tokens = tokenize(read_paragraphs(text, bar.update), tokenizer, config.vocab_size)
+    if tokens.num_requests == 0:
+        raise NgramPleError(f"{text}: must have a paragraph to embed, got only blank lines or nothing")
+    if tokens.num_tokens == 0:
+        raise NgramPleError(f"{text}: must have a token to embed, got none from {tokenizer.path}")
+    return tokens
+
+
+def _check_out(out: Path, checkpoint: Path, inputs: tuple[Path, ...], force: bool) -> None:
+    """Refuse, before any work, what could not be written or should not be overwritten."""
+    target = _real(out)
+    if target.parent == _real(checkpoint):
+        raise NgramPleError(f"--out must be a file outside the checkpoint folder, got {out}")
+    if not target.parent.is_dir():
+        raise NgramPleError(f"--out must be a file in a folder that exists, got {out}")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise NgramPleError(f"--out must be a file in a folder that can be written to, got {out}")
+    if not target.exists():
+        return
+    if not stat.S_ISREG(target.stat().st_mode):
+        raise NgramPleError(f"--out must be a regular file, got {out}, which is none")
+    if any(given.exists() and given.samefile(target) for given in inputs):
+        raise NgramPleError(f"--out must not be a file that is read, got {out}")
+    if not force:
+        raise NgramPleError(f"--out must be a new file, but {out} exists; --force overwrites it")
+
+
+def _check_room(out: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(_real(out).parent).free
+    if free < nbytes:
+        raise NgramPleError(
+            f"{out} would take {report.size(nbytes)}, but its disk has {report.size(free)} left"
+        )
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links

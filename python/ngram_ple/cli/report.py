@@ -1,0 +1,31 @@
+"""What commands print on stdout: a small table for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """Print one JSON object on a line, ASCII only."""
+    print(json.dumps(content))
+
+
+def print_table(lines: Iterable[tuple[str, str]]) -> None:
+    """Print labels and values in two columns."""
+    lines = list(lines)
+    width = max((len(label) for label, _ in lines), default=0)
+    for label, value in lines:
+        # A file name may hold bytes that are no text.
+        print(f"{label:<{width}}  {value.encode(errors='backslashreplace').decode()}")
+
+
+def size(nbytes: int) -> str:
+    """Write a number of bytes for people, in powers of 1024."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
