@@ -7,45 +7,23 @@ the limit are given their ids; `embed` hashes them.
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from baselines.eager_rows import select_and_decode
 from baselines.gather import plain_gather
-from common import (
-    EOS_TOKEN_ID,
-    HEAD_DIM,
-    HEADS,
-    batches,
-    config,
-    interleaved_us,
-    parser,
-    plan_tensors,
-    report,
-)
-from ngram_ple import HashPlan, ops, row_format
-from ngram_ple.tables import CpuTable
+from ngram_ple.benchmark.cases import INPUT_SETS, Model, make_random_table
+from ngram_ple.benchmark.operators import Operators
+from ngram_ple.benchmark.report import table_text, write_json
+from ngram_ple.benchmark.timing import timed_in_turn
+from ngram_ple.tables import Table
 
 TABLE_BYTES = 4 << 30
-K = 8
+FORMATS = ["bf16", "fp8", "nvfp4"]
 
 
-def fill(slots: torch.Tensor, format: str) -> None:
-    """Random codes, scales and values that are finite and of ordinary size."""
-    flat = slots.flatten()
-    pattern = torch.randint(0, 256, (1 << 20,), dtype=torch.uint8)
-    if format == "bf16":
-        pattern = torch.randn(1 << 19).to(torch.bfloat16).view(torch.uint8)
-    elif format == "fp8":
-        pattern &= 0xBF  # no NaN
-    for begin in range(0, flat.numel(), pattern.numel()):
-        part = flat[begin : begin + pattern.numel()]
-        part.copy_(pattern[: part.numel()])
-    if format == "nvfp4":
-        slots[:, HEAD_DIM // 2 : HEAD_DIM // 2 + HEAD_DIM // 16] &= 0x7F
-        slots[:, HEAD_DIM // 2 : HEAD_DIM // 2 + HEAD_DIM // 16].clamp_(8, 0x70)
-
-
-def stored(table: CpuTable) -> torch.Tensor:
-    """Return the same rows as a checkpoint would hold them, for the eager baseline."""
+def stored(table: Table) -> torch.Tensor:
+    """Return the rows as a checkpoint has them, for the eager way."""
     if table.format.name == "bf16":
         return table.slots.view(torch.bfloat16)
     if table.format.name == "fp8":
@@ -53,79 +31,59 @@ def stored(table: CpuTable) -> torch.Tensor:
     return table.slots[:, : table.format.row_bytes + table.format.scale_bytes].contiguous()
 
 
-def run_format(name: str, tokens: list[int], table_bytes: int) -> list[dict[str, object]]:
-    """Every T for one format."""
-    format = row_format(name, HEAD_DIM)
-    base = max(1000, table_bytes // format.slot_bytes // HEADS)
-    settings = config(base)
-    hash_plan = HashPlan.from_config(settings)
-    plan = plan_tensors(hash_plan)
-    table = CpuTable(format, 0, hash_plan.padded_rows)
-    fill(table.slots, name)
-    weight = stored(table)
-    scale = torch.tensor([0.0123])
-    table.global_scale = scale if format.has_global_scale else None
-    rows: list[dict[str, object]] = []
-    for count in tokens:
-        inputs = batches(count, max(1, count // 128))
-        ids = [ops.ngram_ids(*batch, *plan, EOS_TOKEN_ID, K).flatten() for batch in inputs]
-        eager = select_and_decode(name, weight, count * HEADS, scale)
-        gathered = torch.empty((count * HEADS, format.slot_bytes), dtype=torch.uint8)
-        out = torch.empty((count, HEADS * HEAD_DIM), dtype=torch.bfloat16)
+def measure(model: Model, table: Table, weight: torch.Tensor, tokens: int) -> dict[str, object]:
+    """Time one batch size."""
+    operators = Operators.prepare(model, table, tokens, max(1, tokens // 128))
+    ids = [one.flatten() for one in operators.ids]
+    scale = torch.ones(1) if table.global_scale is None else table.global_scale
+    eager = select_and_decode(table.format.name, weight, len(ids[0]), scale)
+    gathered = torch.empty((len(ids[0]), table.format.slot_bytes), dtype=torch.uint8)
 
-        def embed(i, out=out, inputs=inputs):  # type: ignore[no-untyped-def]
-            torch.ops.ngram_ple.embed.out(
-                *inputs[i % len(inputs)], *plan, EOS_TOKEN_ID, K, table.slots, None, table.global_scale,
-                format=name, out_dtype="bf16", head_dim=HEAD_DIM, out=out,
-            )  # fmt: skip
-
-        def lookup(i, out=out, ids=ids):  # type: ignore[no-untyped-def]
-            torch.ops.ngram_ple.lookup.out(
-                ids[i % len(ids)], table.slots, None, table.global_scale,
-                format=name, out_dtype="bf16", head_dim=HEAD_DIM, out=out.view(-1, HEAD_DIM),
-            )  # fmt: skip
-
-        embed(0)
-        if not torch.equal(out.view(-1, HEAD_DIM), eager(ids[0])):
-            raise SystemExit(f"embed and eager torch disagree for {name} at T {count}")
-        times = interleaved_us(
-            {
-                "embed": embed,
-                "lookup": lookup,
-                "eager": lambda i, eager=eager, ids=ids: eager(ids[i % len(ids)]),
-                "gather": lambda i, ids=ids, out=gathered: plain_gather(table.slots, ids[i % len(ids)], out),
-            },
-            rounds=11 if count >= 1024 else 51,
-        )
-        rows.append(
-            {
-                "format": name,
-                "T": count,
-                "table GiB": table.nbytes / 2**30,
-                "embed µs": times["embed"],
-                "GB/s read": count * HEADS * format.slot_bytes / times["embed"] / 1e3,
-                "lookup µs": times["lookup"],
-                "gather µs": times["gather"],
-                "% of gather": 100 * times["gather"] / times["embed"],
-                "eager µs": times["eager"],
-                "eager x": times["eager"] / times["embed"],
-            }
-        )
-    return rows
+    operators.embed(0)
+    if not torch.equal(operators.rows[0].view(len(ids[0]), -1), eager(ids[0])):
+        raise SystemExit(f"embed and eager torch disagree for {table.format.name} at T {tokens}")
+    ways = {
+        "embed": operators.embed,
+        "lookup": operators.lookup,
+        "eager": lambda i: eager(ids[i]),
+        "gather": lambda i: plain_gather(table.slots, ids[i], gathered),
+    }
+    times = timed_in_turn(ways, torch.device("cpu"), INPUT_SETS, rounds=11 if tokens >= 1024 else 51)
+    return {
+        "format": table.format.name,
+        "T": tokens,
+        "table GiB": table.nbytes / 2**30,
+        "embed us": times["embed"],
+        "GB/s read": len(ids[0]) * table.format.slot_bytes / times["embed"] / 1e3,
+        "lookup us": times["lookup"],
+        "gather us": times["gather"],
+        "% of gather": 100 * times["gather"] / times["embed"],
+        "eager us": times["eager"],
+        "eager x": times["eager"] / times["embed"],
+    }
 
 
 def main() -> None:
     """Time every case and print the table."""
-    options = parser(__doc__)
-    options.add_argument("--format", action="append", choices=["bf16", "fp8", "nvfp4"])
-    arguments = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--quick", action="store_true", help="a small table and small T: does it run?")
+    parser.add_argument("--format", action="append", choices=FORMATS)
+    arguments = parser.parse_args()
     tokens = [1, 64] if arguments.quick else [1, 16, 64, 1024, 8192, 65536]
     table_bytes = 64 << 20 if arguments.quick else TABLE_BYTES
     rows = []
-    for name in arguments.format or ["bf16", "fp8", "nvfp4"]:
-        rows += run_format(name, tokens, table_bytes)
+    for name in arguments.format or FORMATS:
+        slot_bytes = Model().row_format(name).slot_bytes
+        model = Model(base=table_bytes // slot_bytes // Model().config.num_heads + 1)
+        table = make_random_table(model.row_format(name), model.plan.padded_rows, "cpu", torch.device("cpu"))
+        weight = stored(table)
+        rows += [measure(model, table, weight, count) for count in tokens]
+        del table, weight
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    report(rows, arguments.json)
+    print(table_text(rows))
+    if arguments.json:
+        write_json(arguments.json, {"threads": torch.get_num_threads()}, rows)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,67 @@
-"""N-gram ids on the CPU against two eager ways. Target: T 8192, R 64 at least 500 x padded and 6 x linear."""
+"""N-gram ids on the CPU against two eager ways.
+
+Target: at T 8192, R 64 at least 500 x the padded way and 6 x the O(T) one, on two cores.
+"""
 
 from __future__ import annotations
 
+import argparse
+import functools
+
 import torch
 from baselines import eager_ids
-from common import EOS_TOKEN_ID, batches, config, interleaved_us, parser, plan_tensors, report
-from ngram_ple import HashPlan, ops
+from ngram_ple import ops
+from ngram_ple.benchmark.cases import INPUT_SETS, Model, make_batches
+from ngram_ple.benchmark.report import table_text, write_json
+from ngram_ple.benchmark.timing import timed_in_turn
 
-# The padded way holds [R, T, H] ids several times over: left out where that is above this many elements.
+CASES = [(1, 1), (64, 64), (1024, 1), (1024, 64), (8192, 1), (8192, 64), (8192, 256), (65536, 256)]
+# The padded way holds [R, T, H] ids several times over: left out above this many elements of [R, T].
 PADDED_LIMIT = 64 * 8192
-K = 8
 
 
 def main() -> None:
     """Time every case and print the table."""
-    arguments = parser(__doc__).parse_args()
-    cases = [(1, 1), (64, 64), (1024, 1), (1024, 64), (8192, 1), (8192, 64), (8192, 256), (65536, 256)]
-    plan = plan_tensors(HashPlan.from_config(config()))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--quick", action="store_true", help="small cases only: does it run?")
+    arguments = parser.parse_args()
+    model = Model()
+    plan = (*model.plan_tensors("cpu"), model.config.eos_token_id, model.config.heads_per_ngram)
     rows = []
-    for tokens, requests in cases[:3] if arguments.quick else cases:
-        inputs = batches(tokens, requests)
+    for tokens, requests in CASES[:3] if arguments.quick else CASES:
+        batches = make_batches(tokens, requests, "cpu")
 
-        def call(function, i, inputs=inputs):  # type: ignore[no-untyped-def]
-            return function(*inputs[i % len(inputs)], *plan, EOS_TOKEN_ID, K)
+        def call(function, i, batches=batches):  # type: ignore[no-untyped-def]
+            return function(*batches[i], *plan)
 
-        ways = {"ngram_ids": lambda i: call(ops.ngram_ids, i), "linear": lambda i: call(eager_ids.linear, i)}
+        ways = {"ngram_ids": functools.partial(call, ops.ngram_ids)}
+        ways["linear"] = functools.partial(call, eager_ids.linear)
         if tokens * requests <= PADDED_LIMIT:
-            ways["padded"] = lambda i: call(eager_ids.padded, i)
+            ways["padded"] = functools.partial(call, eager_ids.padded)
         expected = call(ops.ngram_ids, 0)
         for name, way in ways.items():
-            if not torch.equal(way(0), expected):  # type: ignore[no-untyped-call]
+            if not torch.equal(way(0), expected):
                 raise SystemExit(f"{name} gives other ids at T {tokens}, R {requests}")
-        times = interleaved_us(ways, rounds=9)
+        times = timed_in_turn(ways, torch.device("cpu"), INPUT_SETS, rounds=15)
         ours = times["ngram_ids"]
         rows.append(
             {
                 "T": tokens,
                 "R": requests,
-                "ngram_ids µs": ours,
+                "ngram_ids us": ours,
                 "ns/token": ours * 1e3 / tokens,
-                "linear µs": times["linear"],
+                "GB/s written": tokens * model.config.num_heads * 8 / ours / 1e3,
+                "linear us": times["linear"],
                 "linear x": times["linear"] / ours,
-                "padded µs": times.get("padded", "-"),
+                "padded us": times.get("padded", "-"),
                 "padded x": times["padded"] / ours if "padded" in times else "-",
             }
         )
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    report(rows, arguments.json)
+    print(table_text(rows))
+    if arguments.json:
+        write_json(arguments.json, {"threads": torch.get_num_threads()}, rows)
 
 
 if __name__ == "__main__":

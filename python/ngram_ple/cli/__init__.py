@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from ngram_ple.cli import demo, embed
+from ngram_ple.cli import bench, demo, embed
 from ngram_ple.errors import NgramPleError, NgramPleWarning
 
-_COMMANDS = (demo, embed)
+_COMMANDS = (demo, embed, bench)
 _EPILOG = "Exit status: 0 done, 2 an error (one sentence on stderr), 130 interrupted."
 
 

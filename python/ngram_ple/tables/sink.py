@@ -25,7 +25,7 @@ class RowSink(Protocol):
         ...
 
     def scratch(self, nbytes: int) -> torch.Tensor:
-        """Return uint8 ``[nbytes]`` on the CPU that a reading thread may fill for `write`, again and again."""
+        """Return uint8 ``[nbytes]`` on the CPU for a reading thread to fill for `write`, again and again."""
         ...
 
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
