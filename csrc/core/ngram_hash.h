@@ -26,8 +26,8 @@ NGP_HOST_DEVICE inline int64_t find_request(const NgramBatch& batch, int64_t t) 
 // How many tokens of its own request stand before t, within 0..t whatever the boundaries say: they are a
 // promise that only the CPU checks, and no promise may decide what memory is read.
 NGP_HOST_DEVICE inline int64_t chunk_position(const NgramBatch& batch, int64_t request, int64_t t) {
-  const int64_t position = t - (request < 0 ? t : batch.query_start_loc[request]);
-  return position < 0 ? 0 : (position > t ? t : position);
+  const int64_t start = request < 0 ? t : batch.query_start_loc[request];
+  return start <= 0 ? t : (start < t ? t - start : 0);
 }
 
 // Predecessor `distance` (1..N-1) of token t, before EOS has cut the history.
