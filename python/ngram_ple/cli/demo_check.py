@@ -45,8 +45,9 @@ def check_result(out: Path, table: DemoTable, config: NGramConfig, samples: int,
         starts = file.get_tensor("query_start_loc")
         ids, embeddings = file.get_slice("ngram_ids"), file.get_slice("embeddings")
         total = len(input_ids)
-        chosen = {0, min(1, total - 1), total - 1}
-        chosen.update(random.Random(seed).sample(range(total), max(0, min(total, samples) - len(chosen))))
+        edges = list({0, min(1, total - 1), total - 1})
+        others = random.Random(seed).sample(range(total), min(total, samples))
+        chosen = list(dict.fromkeys(edges + others))[:samples]
         for token in sorted(chosen):
             begin = int(starts[torch.searchsorted(starts, token, right=True) - 1])
             expected = ngram_ids(input_ids[begin : token + 1], config, plan)
