@@ -58,7 +58,7 @@ class Inputs {
     multipliers_ = device_copy(plan.multipliers);
     sizes_ = device_copy(plan.head_sizes);
     offsets_ = device_copy(plan.head_offsets);
-    requests_ = tokens <= 64 ? tokens : tokens / 512;
+    requests_ = tokens <= 64 ? tokens : (tokens + 511) / 512;
     std::vector<int32_t> starts;
     for (int64_t r = 0; r <= requests_; ++r) starts.push_back(static_cast<int32_t>(tokens * r / requests_));
     starts_ = device_copy(starts);

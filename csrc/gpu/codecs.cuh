@@ -5,8 +5,7 @@
 
 #include <type_traits>
 
-#include "core/table_view.h"
-#include "gpu/runtime.h"
+#include "gpu/row_address.cuh"
 
 namespace ngram_ple::gpu {
 
@@ -34,15 +33,25 @@ NGP_DEVICE float round_to(OutType out, float value) {
   return out == OutType::fp16 ? fp16_to_float(float_to_fp16(value)) : value;
 }
 
+template <int64_t kBytes>
+NGP_DEVICE void store_zeros(uint8_t* to) {
+  if constexpr (kBytes == 16) store_once(to, Bytes16{});
+  if constexpr (kBytes == 8) store_once(to, Bytes8{});
+  if constexpr (kBytes == 4) store_once(to, uint32_t{0});
+  if constexpr (kBytes == 2) store_once(to, uint16_t{0});
+  if constexpr (kBytes == 1) store_once(to, uint8_t{0});
+}
+
 // --- A row as it is: to its own type, and whole slots -----------------------------------------------
 template <class Word>
 struct CopyCodec {
   using Raw = Word;
+  static constexpr bool kHasScales = false;
   static constexpr int kBatch = 5;
   static constexpr int64_t kOutBytes = sizeof(Word);
 
-  static NGP_DEVICE Raw load(const TableView& table, int64_t row, uint32_t chunk) {
-    return load_once<Word>(table.rows + row * table.row_stride + static_cast<int64_t>(chunk) * kOutBytes);
+  static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
+    return load_once<Word>(at.values + static_cast<int64_t>(chunk) * kOutBytes);
   }
   static NGP_DEVICE void emit(float, const Raw& raw, uint8_t* out) { store_once(out, raw); }
 };
@@ -50,14 +59,15 @@ struct CopyCodec {
 // --- One floating type to another -------------------------------------------------------------------
 template <Format kFrom, OutType kOut>
 struct ConvertCodec {
+  static constexpr bool kHasScales = false;
   using Out = Chunk<kOut>;
   static constexpr int kBatch = 5;
   static constexpr int64_t kOutBytes = 16;
   static constexpr int kWords = Out::kValues * (kFrom == Format::fp32 ? 4 : 2) / 4;
   using Raw = Words<kWords>;
 
-  static NGP_DEVICE Raw load(const TableView& table, int64_t row, uint32_t chunk) {
-    const uint8_t* from = table.rows + row * table.row_stride + static_cast<int64_t>(chunk) * (4 * kWords);
+  static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
+    const uint8_t* from = at.values + static_cast<int64_t>(chunk) * (4 * kWords);
     if constexpr (kWords <= 4) {
       return load_once<Raw>(from);
     } else {
@@ -84,6 +94,7 @@ struct ConvertCodec {
 // --- fp8: code to(out) times scale to(out), one rounding --------------------------------------------
 template <bool kRowwise, OutType kOut>
 struct Fp8Codec {
+  static constexpr bool kHasScales = kRowwise;
   using Out = Chunk<kOut>;
   static constexpr int kBatch = 5;
   static constexpr int64_t kOutBytes = 16;
@@ -93,16 +104,16 @@ struct Fp8Codec {
     uint32_t scale;  // a row's own, as stored
   };
 
-  static NGP_DEVICE Raw load(const TableView& table, int64_t row, uint32_t chunk) {
+  static NGP_DEVICE Raw load([[maybe_unused]] const TableView& table, const RowAddress& at, uint32_t chunk) {
     Raw raw{};
-    const uint8_t* from = table.rows + row * table.row_stride + static_cast<int64_t>(chunk) * (4 * kWords);
+    const uint8_t* from = at.values + static_cast<int64_t>(chunk) * (4 * kWords);
     if constexpr (kWords == 1) {
       raw.codes.word[0] = load_once<uint32_t>(from);
     } else {
       raw.codes = load_once<Words<kWords>>(from);
     }
     if constexpr (kRowwise) {
-      const uint8_t* scale = table.scales + row * table.scale_stride;
+      const uint8_t* scale = at.scales;
       raw.scale = table.scale_is_bf16 ? static_cast<uint32_t>(load_once<uint16_t>(scale)) << 16
                                       : load_once<uint32_t>(scale);
     }
@@ -123,6 +134,7 @@ struct Fp8Codec {
 // --- nvfp4: (code * block scale) * global scale in fp32, one rounding -------------------------------
 template <OutType kOut>
 struct Nvfp4Codec {
+  static constexpr bool kHasScales = true;
   using Out = Chunk<kOut>;
   static constexpr int kBatch = 5;
   static constexpr int64_t kOutBytes = 16;
@@ -132,11 +144,10 @@ struct Nvfp4Codec {
     uint8_t scale;
   };
 
-  static NGP_DEVICE Raw load(const TableView& table, int64_t row, uint32_t chunk) {
-    const int64_t at = static_cast<int64_t>(chunk);
-    return {
-        load_once<Codes>(table.rows + row * table.row_stride + at * static_cast<int64_t>(sizeof(Codes))),
-        load_once<uint8_t>(table.scales + row * table.scale_stride + at / (kBlockElements / Out::kValues))};
+  static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
+    const int64_t i = static_cast<int64_t>(chunk);
+    return {load_once<Codes>(at.values + i * static_cast<int64_t>(sizeof(Codes))),
+            load_once<uint8_t>(at.scales + i / (kBlockElements / Out::kValues))};
   }
   static NGP_DEVICE void emit(float global_scale, const Raw& raw, uint8_t* to) {
     // A code's bits, put at the exponent's low end of an fp16, are its value times 2^-14, subnormal included.

@@ -7,31 +7,30 @@
 
 namespace ngram_ple::gpu {
 
-// Few rows: as many waves as rows, since each wave's time is latency. Many rows: more a wave, which share its
-// setup.
-inline uint32_t rows_per_wave(int64_t num_rows, int64_t chunks_per_row) {
-  constexpr int64_t kWavesWanted = 4096, kMostRows = 16, kMostChunks = 1 << 16;
-  uint32_t rows = 1;
-  while (rows < kMostRows && num_rows / rows > kWavesWanted && 2 * rows * chunks_per_row <= kMostChunks)
-    rows *= 2;
-  return rows;
-}
+// Up to so many rows take a wave each: then a wave's time is latency, and no lane should do more than it
+// must.
+inline constexpr int64_t kFewRows = 2048;
 
-inline int64_t blocks_for_waves(int64_t waves, int threads) {
-  const int64_t waves_per_block = threads / kSmallestWave;
-  constexpr int64_t kMostBlocks = 0x7FFFFFFF;
-  return std::min((waves + waves_per_block - 1) / waves_per_block, kMostBlocks);
+// Beyond, short rows share a wave's setup.
+inline uint32_t rows_per_wave(int64_t num_rows, int64_t chunks_per_row) {
+  constexpr int64_t kLongRow = 160;
+  if (chunks_per_row >= kLongRow) return 1;
+  return num_rows <= 8 * kFewRows ? 4 : 8;
 }
 
 template <class Codec, class Ids>
 void launch_gather(const char* op, const Ids& ids, int64_t num_rows, const TableView& table,
                    int64_t out_row_bytes, uint8_t* out, Stream stream) {
   const int64_t chunks = out_row_bytes / Codec::kOutBytes;
+  if (num_rows <= kFewRows) {
+    launch(op, gather_row_kernel<Ids, Codec>, blocks_for_waves(num_rows, kGatherThreads), kGatherThreads,
+           stream, ids, table, num_rows, static_cast<uint32_t>(chunks), out);
+    return;
+  }
   const uint32_t rows = rows_per_wave(num_rows, chunks);
+  const int64_t blocks = blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads);
   const GatherShape shape{num_rows, rows, make_fast_div(static_cast<uint32_t>(chunks))};
-  const int64_t waves = (num_rows + rows - 1) / rows;
-  launch(op, gather_kernel<Ids, Codec>, blocks_for_waves(waves, kGatherThreads), kGatherThreads, stream, ids,
-         table, shape, out);
+  launch(op, gather_rows_kernel<Ids, Codec>, blocks, kGatherThreads, stream, ids, table, shape, out);
 }
 
 // The largest power of two up to 16 that divides all of them.

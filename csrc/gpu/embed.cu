@@ -4,7 +4,9 @@
 namespace ngram_ple::gpu {
 
 void embed(const NgramBatch& batch, const TableView& table, OutType out_type, uint8_t* out, Stream stream) {
-  gather("embed", make_hashed_ids(batch), batch.num_tokens * batch.num_heads(), table, out_type, out, stream);
+  for_each_piece("embed", batch, [&](const HashedIds& ids, int64_t first_row, int64_t num_rows) {
+    gather("embed", ids, num_rows, table, out_type, out + first_row * table.out_row_bytes(out_type), stream);
+  });
 }
 
 }  // namespace ngram_ple::gpu

@@ -2,112 +2,157 @@
 // so everything whose address is known is loaded before anything is used.
 #pragma once
 
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
 #include "core/fast_div.h"
 #include "core/fast_mod.h"
+#include "core/ngram_hash.h"
 #include "gpu/requests.cuh"
 
 namespace ngram_ple::gpu {
 
-// N-grams up to this size are hashed from registers, longer ones by core's loop.
+// N-grams up to this size are hashed from registers, longer ones by a loop.
 inline constexpr int kUnrolledNgram = 4;
 
-// floor((2^64 - 1) / d) for 1 <= d <= 2^62, as make_floor_mod has it. The estimate is below 2^51 and off by
-// less than one unit (two roundings of 2^-53 each), so it is one too large or too small at most.
-NGP_DEVICE FloorMod make_floor_mod_fast(int64_t divisor) {
-  if (divisor < (1 << 13)) return make_floor_mod(divisor);
-  const uint64_t estimate = static_cast<uint64_t>(1.0 / static_cast<double>(divisor) * 0x1p64);
-  const int64_t rest = static_cast<int64_t>(~uint64_t{0} - estimate * static_cast<uint64_t>(divisor));
-  return {divisor, estimate + (rest >= divisor ? 1u : 0u) - (rest < 0 ? 1u : 0u)};
+// x mod d in [0, d), for every x and 1 <= d <= 2^62, as floor_mod of core/fast_mod.h.
+//
+// Three roundings of 2^-53 and one of 2^-52 put the quotient's estimate within |x / d| 2^-50.6 of x / d, that
+// is 2^-1.6 for d >= 2^14; rounded to an integer it is less than 0.84 off, so -d < x - q d < d.
+NGP_DEVICE int64_t floor_mod_by(int64_t x, int64_t d) {
+  if (d < (1 << 14)) return floor_mod(x, make_floor_mod(d));
+  const int64_t quotient = nearest_integer(static_cast<double>(x) * (1.0 / static_cast<double>(d)));
+  const int64_t r = static_cast<int64_t>(static_cast<uint64_t>(x) -
+                                         static_cast<uint64_t>(quotient) * static_cast<uint64_t>(d));
+  return r < 0 ? r + d : r;
 }
 
-// Where a token stands: its request and how many of the request's tokens precede it.
+// Where a token stands: its request (-1: none) and how many of the request's tokens precede it.
 struct Standing {
-  int64_t request, position;
+  int32_t request, position;
 };
 
 // Within 0..t whatever the boundaries say.
-NGP_DEVICE int64_t position_in_request(const Request& request, int64_t t) {
-  const int64_t start = request.start < 0 ? 0 : request.start;
-  return t < start ? 0 : t - start;
+NGP_DEVICE Standing standing_in(const Request& request, int32_t t) {
+  return {request.index, t < request.start ? 0 : t - request.start};
 }
 
-// Predecessors that lie before the chunk: context[s] is predecessor s, for the s > position.
-NGP_DEVICE void load_context(const NgramBatch& batch, Standing at, PendingInt (&context)[kUnrolledNgram]) {
-  const int32_t columns = batch.ngram_size - 1;
-  if (at.request < 0 || at.position >= columns) return;
+// Predecessor `distance` of a token whose request holds fewer tokens before it. Always an element of the
+// context.
+NGP_DEVICE PendingInt load_context(const TokenBatch& batch, Standing at, int32_t distance) {
+  const int32_t columns = batch.arrays.ngram_size - 1, wanted = columns - distance + at.position;
+  const int32_t column = wanted < 0 ? 0 : (wanted < columns ? wanted : columns - 1);
+  return load_pending(batch.arrays.ngram_context, at.request * batch.arrays.context_stride + column);
+}
+
+NGP_DEVICE void load_contexts(const TokenBatch& batch, Standing at, PendingInt (&context)[kUnrolledNgram]) {
+  if (at.request < 0 || at.position >= batch.arrays.ngram_size - 1) return;
 #pragma unroll
   for (int s = 1; s < kUnrolledNgram; ++s) {
-    const int64_t wanted = columns - s + at.position;
-    const int64_t column = wanted < 0 ? 0 : (wanted < columns ? wanted : columns - 1);
-    context[s] = load_pending(batch.ngram_context, at.request * batch.context_stride + column);
+    if (s < batch.arrays.ngram_size) context[s] = load_context(batch, at, s);
   }
 }
 
-// for_each_ngram of core/ngram_hash.h for the n-gram of one head.
-NGP_DEVICE int64_t mix_long_ngram(const NgramBatch& batch, int64_t t, int32_t head) {
-  const int32_t order = head / batch.heads_per_ngram + 2;
-  const Request request = find_request_together(batch, t);
-  int64_t result = 0;
-  for_each_ngram(batch, request.index, position_in_request(request, t), t,
-                 [&](int32_t visited, int64_t mixed) { result = visited == order ? mixed : result; });
-  return result;
-}
+// Mixes predecessors into the hash of one head's n-gram, nearest first.
+struct Mixer {
+  uint64_t mixed;
+  int64_t eos;
+  bool ended = false;
 
-NGP_DEVICE int64_t mix_short_ngram(const NgramBatch& batch, int64_t t, int32_t head) {
+  NGP_DEVICE void add(int64_t predecessor, int64_t multiplier, bool wanted) {
+    const int64_t token = ended ? eos : predecessor;
+    ended = token == eos;
+    if (wanted) mixed ^= wrapping_product(token, multiplier);
+  }
+};
+
+NGP_DEVICE int64_t mix_short_ngram(const TokenBatch& batch, int32_t t, int32_t head) {
+  const NgramBatch& arrays = batch.arrays;
   PendingInt tokens[kUnrolledNgram], context[kUnrolledNgram] = {};
   int64_t multipliers[kUnrolledNgram];
 #pragma unroll
   for (int s = 0; s < kUnrolledNgram; ++s) {
-    tokens[s] = load_pending(batch.input_ids, t < s ? 0 : t - s);
-    multipliers[s] = batch.layer_multipliers[s < batch.ngram_size ? s : 0];
+    if (s < arrays.ngram_size) {
+      tokens[s] = load_pending(arrays.input_ids, t < s ? 0 : t - s);
+      multipliers[s] = arrays.layer_multipliers[s];
+    }
   }
   // One request, or one token a request: the standing can be guessed and the context loaded with the rest.
   const bool single = batch.num_requests == 1, decoding = batch.num_requests == batch.num_tokens;
-  const Standing guess = single ? Standing{0, t} : (decoding ? Standing{t, 0} : Standing{-1, 0});
-  load_context(batch, guess, context);
+  const Standing guess = single ? Standing{0, t} : Standing{decoding ? t : -1, 0};
+  load_contexts(batch, guess, context);
+  const Standing at = standing_in(find_request(batch, t), t);
+  if (at.request != guess.request || at.position != guess.position) load_contexts(batch, at, context);
 
-  const Request request = find_request_together(batch, t);
-  const int64_t position = position_in_request(request, t);
-  if (request.index != guess.request || position != guess.position) {
-    load_context(batch, {request.index, position}, context);
-  }
-
-  uint64_t mixed = wrapping_product(tokens[0].value(), multipliers[0]);
-  bool ended = false;
+  Mixer mixer{wrapping_product(tokens[0].value(), multipliers[0]), arrays.eos_token_id};
 #pragma unroll
   for (int s = 1; s < kUnrolledNgram; ++s) {
-    if (s < batch.ngram_size) {
-      const int64_t before_chunk = request.index < 0 ? batch.eos_token_id : context[s].value();
-      const int64_t predecessor = position >= s ? tokens[s].value() : before_chunk;
-      const int64_t token = ended ? batch.eos_token_id : predecessor;
-      ended = token == batch.eos_token_id;
+    if (s < arrays.ngram_size) {
+      const int64_t before_chunk = at.request < 0 ? arrays.eos_token_id : context[s].value();
       // Head h hashes order h / K + 2, hence predecessor s when (s - 1) K <= h.
-      if ((s - 1) * batch.heads_per_ngram <= head) mixed ^= wrapping_product(token, multipliers[s]);
+      mixer.add(at.position >= s ? tokens[s].value() : before_chunk, multipliers[s],
+                (s - 1) * arrays.heads_per_ngram <= head);
     }
   }
-  return static_cast<int64_t>(mixed);
+  return static_cast<int64_t>(mixer.mixed);
+}
+
+NGP_DEVICE int64_t mix_long_ngram(const TokenBatch& batch, int32_t t, int32_t head) {
+  const NgramBatch& arrays = batch.arrays;
+  const Standing at = standing_in(find_request(batch, t), t);
+  Mixer mixer{wrapping_product(load_pending(arrays.input_ids, t).value(), arrays.layer_multipliers[0]),
+              arrays.eos_token_id};
+#pragma unroll 1
+  for (int32_t s = 1; s < arrays.ngram_size; ++s) {
+    int64_t predecessor = arrays.eos_token_id;
+    if (at.position >= s) {
+      predecessor = load_pending(arrays.input_ids, t - s).value();
+    } else if (at.request >= 0) {
+      predecessor = load_context(batch, at, s).value();
+    }
+    mixer.add(predecessor, arrays.layer_multipliers[s], int64_t{s - 1} * arrays.heads_per_ngram <= head);
+  }
+  return static_cast<int64_t>(mixer.mixed);
 }
 
 // The row number that each (token, head) of a batch asks for; rows of the result are numbered t H + head.
 struct HashedIds {
-  NgramBatch batch;
-  FastDiv<uint64_t> by_heads;
+  TokenBatch batch;
+  FastDiv<uint32_t> by_heads;
+  int32_t first_token;  // row 0 is this token's
 
   // Every lane calls it; `row` does not decrease from lane to lane.
   NGP_DEVICE int64_t operator()(int64_t row) const {
-    const auto place = divide(static_cast<uint64_t>(row), by_heads);
-    const int64_t t = static_cast<int64_t>(place.quotient);
+    const auto place = divide(static_cast<uint32_t>(row), by_heads);
+    const int32_t t = first_token + static_cast<int32_t>(place.quotient);
     const int32_t head = static_cast<int32_t>(place.remainder);
-    const int64_t size = batch.ngram_heads_vocab_sizes[head];
-    const int64_t offset = batch.ngram_heads_offsets[head];
-    const int64_t mixed =
-        batch.ngram_size <= kUnrolledNgram ? mix_short_ngram(batch, t, head) : mix_long_ngram(batch, t, head);
-    return floor_mod(mixed, make_floor_mod_fast(size)) + offset;
+    const int64_t size = batch.arrays.ngram_heads_vocab_sizes[head];
+    const int64_t offset = batch.arrays.ngram_heads_offsets[head];
+    const bool is_short = batch.arrays.ngram_size <= kUnrolledNgram;
+    const int64_t mixed = is_short ? mix_short_ngram(batch, t, head) : mix_long_ngram(batch, t, head);
+    return floor_mod_by(mixed, size) + offset;
   }
 };
 
-inline HashedIds make_hashed_ids(const NgramBatch& batch) {
-  return {batch, make_fast_div(static_cast<uint64_t>(batch.num_heads()))};
+// Calls start(ids, first_row, num_rows) for pieces of the batch whose rows can be counted in 32 bits: one,
+// but for results far beyond today's memories.
+template <class Start>
+void for_each_piece(const char* op, const NgramBatch& batch, Start&& start) {
+  constexpr int64_t kMost = 0x7FFFFFFE;
+  if (batch.num_tokens > kMost || batch.num_requests > kMost) {
+    throw std::runtime_error(std::string(op) +
+                             ": input_ids must hold fewer than 2^31 - 1 tokens and requests, got " +
+                             std::to_string(batch.num_tokens) + " and " + std::to_string(batch.num_requests));
+  }
+  const int64_t heads = batch.num_heads(), most_tokens = std::max<int64_t>(1, 0xFFFFFFFF / heads);
+  const TokenBatch tokens{batch, static_cast<int32_t>(batch.num_tokens),
+                          static_cast<int32_t>(batch.num_requests)};
+  for (int64_t t = 0; t < batch.num_tokens; t += most_tokens) {
+    const int64_t count = std::min(most_tokens, batch.num_tokens - t);
+    const HashedIds ids{tokens, make_fast_div(static_cast<uint32_t>(heads)), static_cast<int32_t>(t)};
+    start(ids, t * heads, count * heads);
+  }
 }
 
 }  // namespace ngram_ple::gpu

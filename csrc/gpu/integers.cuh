@@ -15,6 +15,13 @@ struct PendingInt {
     const uint32_t sign = static_cast<uint32_t>(static_cast<int32_t>(low) >> 31);
     return static_cast<int64_t>(static_cast<uint64_t>(is_int64 ? high : sign) << 32 | low);
   }
+
+  // The nearest number that fits in 31 bits.
+  NGP_DEVICE int32_t index() const {
+    const bool negative = static_cast<int32_t>(is_int64 ? high : low) < 0;
+    const bool large = is_int64 && (high != 0 || static_cast<int32_t>(low) < 0);
+    return negative ? 0 : (large ? 0x7FFFFFFF : static_cast<int32_t>(low));
+  }
 };
 
 NGP_DEVICE PendingInt load_pending(const IntArray& array, int64_t i) {
@@ -23,6 +30,8 @@ NGP_DEVICE PendingInt load_pending(const IntArray& array, int64_t i) {
   return {load_word(from), load_word(from + width - 4), array.is_int64};
 }
 
-NGP_DEVICE int64_t load_int(const IntArray& array, int64_t i) { return load_pending(array, i).value(); }
+NGP_DEVICE PendingInt load_pending(const IntArray& array, int32_t i) {
+  return load_pending(array, static_cast<int64_t>(i));
+}
 
 }  // namespace ngram_ple::gpu

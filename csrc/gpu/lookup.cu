@@ -6,7 +6,7 @@ namespace {
 
 struct ListedIds {
   IntArray ids;
-  NGP_DEVICE int64_t operator()(int64_t row) const { return load_int(ids, row); }
+  NGP_DEVICE int64_t operator()(int64_t row) const { return load_pending(ids, row).value(); }
 };
 
 }  // namespace

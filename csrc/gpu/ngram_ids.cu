@@ -1,4 +1,4 @@
-#include "gpu/dispatch.cuh"
+#include "gpu/gather.cuh"
 #include "gpu/hash.cuh"
 
 namespace ngram_ple::gpu {
@@ -18,10 +18,11 @@ NGP_KERNEL(kThreads) ngram_ids_kernel(HashedIds ids, int64_t num_rows, int64_t* 
 }  // namespace
 
 void ngram_ids(const NgramBatch& batch, int64_t* out, Stream stream) {
-  const int64_t num_rows = batch.num_tokens * batch.num_heads();
-  const int64_t waves = (num_rows + kSmallestWave - 1) / kSmallestWave;
-  launch("ngram_ids", ngram_ids_kernel, blocks_for_waves(waves, kThreads), kThreads, stream,
-         make_hashed_ids(batch), num_rows, out);
+  for_each_piece("ngram_ids", batch, [&](const HashedIds& ids, int64_t first_row, int64_t num_rows) {
+    const int64_t waves = (num_rows + kSmallestWave - 1) / kSmallestWave;
+    launch("ngram_ids", ngram_ids_kernel, blocks_for_waves(waves, kThreads), kThreads, stream, ids, num_rows,
+           out + first_row);
+  });
 }
 
 }  // namespace ngram_ple::gpu

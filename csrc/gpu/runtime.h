@@ -34,6 +34,15 @@ namespace ngram_ple::gpu {
   throw std::runtime_error(std::string(op) + ": the kernel launch failed: " + what);
 }
 
+// Blocks for so many waves, whatever the device's wave size; kernels stride over what is left.
+inline constexpr int kSmallestWave = 32;
+inline int64_t blocks_for_waves(int64_t waves, int threads) {
+  const int64_t waves_per_block = threads / kSmallestWave;
+  constexpr int64_t kMostBlocks = 0x7FFFFFFF;
+  const int64_t blocks = (waves + waves_per_block - 1) / waves_per_block;
+  return blocks < kMostBlocks ? blocks : kMostBlocks;
+}
+
 // Starts `blocks` blocks of `threads` threads; a call without blocks does nothing.
 template <class... Params, class... Args>
 void launch(const char* op, void (*kernel)(Params...), int64_t blocks, int threads, Stream stream,
@@ -78,8 +87,6 @@ NGP_DEVICE uint32_t block_threads() { return blockDim.x; }
 NGP_DEVICE uint32_t block_index() { return blockIdx.x; }
 NGP_DEVICE uint32_t grid_blocks() { return gridDim.x; }
 #endif
-// The fewest lanes of any wave: the host sizes grids by it, kernels stride over what is left.
-inline constexpr int kSmallestWave = 32;
 NGP_DEVICE uint32_t lane_index() { return thread_index() % wave_size(); }
 NGP_DEVICE int64_t wave_index() {
   return static_cast<int64_t>(block_index()) * (block_threads() / wave_size()) + thread_index() / wave_size();
@@ -181,6 +188,15 @@ NGP_DEVICE void store_once(uint8_t* to, T value) {
   } else {
     __stcs(reinterpret_cast<T*>(to), value);
   }
+#endif
+}
+
+// --- Numbers ----------------------------------------------------------------------------------------
+NGP_DEVICE int64_t nearest_integer(double value) {
+#if defined(NGRAM_PLE_EMULATOR)
+  return __builtin_llrint(value);
+#else
+  return __double2ll_rn(value);
 #endif
 }
 

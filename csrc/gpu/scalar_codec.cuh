@@ -2,13 +2,13 @@
 // together from scales that lie apart. One value (or byte) a chunk, read byte by byte.
 #pragma once
 
-#include "core/table_view.h"
-#include "gpu/runtime.h"
+#include "gpu/codecs.cuh"
 
 namespace ngram_ple::gpu {
 
 template <OutType kOut>
 struct ScalarCodec {
+  static constexpr bool kHasScales = true;
   static constexpr int kBatch = 4;
   static constexpr int64_t kOutBytes = out_element_bytes(kOut);
   struct Raw {
@@ -17,9 +17,8 @@ struct ScalarCodec {
     Format format;
   };
 
-  static NGP_DEVICE Raw load(const TableView& table, int64_t row, uint32_t chunk) {
-    const uint8_t* values = table.rows + row * table.row_stride;
-    const uint8_t* scales = table.scales + row * table.scale_stride;
+  static NGP_DEVICE Raw load(const TableView& table, const RowAddress& at, uint32_t chunk) {
+    const auto [values, scales] = at;
     const Format format = table.format.format;
     if constexpr (kOut == OutType::bytes) return {slot_byte(table, values, scales, chunk), 0.0f, format};
     const int64_t i = static_cast<int64_t>(chunk);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "cpp/gpu/batches.h"
 #include "gpu/hash.cuh"
@@ -179,22 +180,39 @@ TEST(Runtime, FloatsRoundToNearestEven) {
   }
 }
 
-NGP_KERNEL(kThreads) reciprocal_kernel(const int64_t* in, int64_t count, uint64_t* out) {
-  if (my_index() < count) out[my_index()] = make_floor_mod_fast(in[my_index()]).reciprocal;
+struct Dividend {
+  int64_t x, d;
+};
+NGP_KERNEL(kThreads) floor_mod_kernel(const Dividend* in, int64_t count, int64_t* out) {
+  if (my_index() < count) out[my_index()] = floor_mod_by(in[my_index()].x, in[my_index()].d);
 }
 
-TEST(Runtime, ReciprocalsAreExact) {
-  std::vector<int64_t> divisors{int64_t{1} << 62, (int64_t{1} << 62) - 1};
+TEST(Runtime, FloorModIsExact) {
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> divisors{
+      1, 2, 3, 8191, 16383, 16384, 16385, 20000003, int64_t{1} << 62, (int64_t{1} << 62) - 1};
   Random random(5);
-  for (int64_t d = 1; d < 9000; ++d) divisors.push_back(d);
   for (int bit = 13; bit < 62; ++bit) {
-    for (int64_t near = -2; near <= 2; ++near) divisors.push_back((int64_t{1} << bit) + near);
-    for (int i = 0; i < 200; ++i)
-      divisors.push_back(pick(random, int64_t{1} << bit, (int64_t{2} << bit) - 1));
+    for (int i = 0; i < 20; ++i) divisors.push_back(pick(random, int64_t{1} << bit, (int64_t{2} << bit) - 1));
   }
-  const auto got = map(reciprocal_kernel, divisors);
-  for (size_t i = 0; i < divisors.size(); ++i)
-    EXPECT_EQ(got[i], make_floor_mod(divisors[i]).reciprocal) << divisors[i];
+  std::vector<Dividend> in;
+  for (int64_t d : divisors) {
+    for (int64_t x : {int64_t{0}, int64_t{-1}, kMin, kMin + 1, kMax, d, -d, d - 1, 1 - d})
+      in.push_back({x, d});
+    for (int i = 0; i < 40; ++i) {
+      const int64_t x = static_cast<int64_t>(random()) >> (random() % 40);
+      // Multiples of the divisor and their neighbours, where a quotient that is off by one shows.
+      for (int64_t near = -1; near <= 1; ++near)
+        in.push_back(
+            {static_cast<int64_t>(static_cast<uint64_t>(x / d * d) + static_cast<uint64_t>(near)), d});
+      in.push_back({x, d});
+    }
+  }
+  const auto got = map(floor_mod_kernel, in);
+  for (size_t i = 0; i < in.size(); ++i) {
+    const int64_t r = in[i].x % in[i].d;
+    EXPECT_EQ(got[i], r < 0 ? r + in[i].d : r) << in[i].x << " mod " << in[i].d;
+  }
 }
 
 }  // namespace
