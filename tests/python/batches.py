@@ -134,5 +134,20 @@ def random_rows(
     return Rows(format, head_dim, weight, scales(rows, 1).to(scale_dtype))
 
 
+def finite_rows(
+    rng: random.Random, format: str, head_dim: int, rows: int, device: torch.device | str = "cpu"
+) -> Rows:
+    """`random_rows` without NaN, as bytes: for tools that compare by value or copy by arithmetic."""
+    table = random_rows(rng, format, head_dim, rows, device)
+    if format in reference.TORCH_DTYPES:
+        generator = torch_generator(rng)
+        table.weight = torch.randn((rows, head_dim), generator=generator).to(device, table.weight.dtype)
+    elif format != "nvfp4":
+        table.weight = table.weight.view(torch.uint8) & 0xBF  # the upper exponents have the NaN
+    elif table.scale is not None:
+        table.scale = table.scale.view(torch.uint8) & 0x3F
+    return table
+
+
 def allowed(format: str, head_dim: int) -> bool:
     return format != "nvfp4" or head_dim % 16 == 0
