@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <torch/csrc/stable/accelerator.h>
 
+#include <cstdlib>
 #include <stdexcept>
+#include <string_view>
 
 namespace ngram_ple::bindings {
 namespace {
@@ -23,6 +25,14 @@ GetStream find_get_stream() {
 }
 
 }  // namespace
+
+bool values_are_checked() {
+  static const bool checked = [] {
+    const char* value = std::getenv("NGRAM_PLE_CHECK");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  return checked;
+}
 
 void* current_stream(const torch::stable::Tensor& tensor) {
   static const GetStream get_stream = find_get_stream();

@@ -19,6 +19,10 @@ void parallel_over(int64_t items, int64_t unit_rows, const Run& run) {
   torch::stable::parallel_for(0, items, grain, run);
 }
 
+// Whether the environment has NGRAM_PLE_CHECK=1 (read once): then what only the GPU can see is looked at
+// before use.
+bool values_are_checked();
+
 // torch's current stream on the GPU of `tensor`, as a raw handle. Throws where torch has no GPU support.
 void* current_stream(const torch::stable::Tensor& tensor);
 

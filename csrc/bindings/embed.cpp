@@ -7,6 +7,7 @@
 #include "bindings/register.h"
 #include "cpu/lookup.h"
 #ifdef NGRAM_PLE_GPU
+#include "gpu/faults.h"
 #include "gpu/launch.h"
 #endif
 
@@ -40,7 +41,9 @@ struct Embed {
     }
 #ifdef NGRAM_PLE_GPU
     const torch::stable::accelerator::DeviceGuard guard(input_ids.get_device_index());
-    gpu::embed(batch, table, out_type, out, current_stream(input_ids));
+    const gpu::Stream stream = current_stream(input_ids);
+    if (values_are_checked()) gpu::check_batch("embed", batch, stream);
+    gpu::embed(batch, table, out_type, out, stream);
 #endif
   }
 };

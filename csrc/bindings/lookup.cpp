@@ -8,6 +8,7 @@
 #include "bindings/device.h"
 #include "bindings/register.h"
 #ifdef NGRAM_PLE_GPU
+#include "gpu/faults.h"
 #include "gpu/launch.h"
 #endif
 
@@ -18,12 +19,14 @@ namespace {
 struct Lookup {
   IntArray ids;
   TableView table;
+  bool whole_table;  // no range was given: every id but -1 should have a row
   OutType out_type;
   std::vector<int64_t> shape;
 
   Lookup(const Tensor& ids_tensor, const TableArguments& arguments, const std::string& out_dtype)
       : ids(int_array("lookup", "ids", ids_tensor)),
         table(table_view("lookup", "weight", arguments, "ids", ids_tensor)),
+        whole_table(arguments.row_start == 0 && arguments.row_end == -1),
         out_type(bindings::out_type("lookup", out_dtype)),
         shape(shape_of(ids_tensor)) {
     shape.push_back(out_row_elements(table, out_type));
@@ -42,7 +45,9 @@ struct Lookup {
     }
 #ifdef NGRAM_PLE_GPU
     const torch::stable::accelerator::DeviceGuard guard(ids_tensor.get_device_index());
-    gpu::lookup(ids, count, table, out_type, out, current_stream(ids_tensor));
+    const gpu::Stream stream = current_stream(ids_tensor);
+    if (values_are_checked()) gpu::check_ids("lookup", ids, count, table, whole_table, stream);
+    gpu::lookup(ids, count, table, out_type, out, stream);
 #endif
   }
 };

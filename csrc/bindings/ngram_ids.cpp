@@ -8,6 +8,7 @@
 #include "bindings/device.h"
 #include "bindings/register.h"
 #ifdef NGRAM_PLE_GPU
+#include "gpu/faults.h"
 #include "gpu/launch.h"
 #endif
 
@@ -26,7 +27,9 @@ void run(const Tensor& input_ids, const NgramBatch& batch, const Tensor& out) {
   }
 #ifdef NGRAM_PLE_GPU
   const torch::stable::accelerator::DeviceGuard guard(input_ids.get_device_index());
-  gpu::ngram_ids(batch, ids, current_stream(input_ids));
+  const gpu::Stream stream = current_stream(input_ids);
+  if (values_are_checked()) gpu::check_batch("ngram_ids", batch, stream);
+  gpu::ngram_ids(batch, ids, stream);
 #endif
 }
 

@@ -60,7 +60,6 @@ class Table:
             out_dtype=out_dtype,
             head_dim=self.format.head_dim,
             row_start=self.row_start,
-            row_end=self.row_end,
         )
 
     def embed(
@@ -86,7 +85,6 @@ class Table:
             out_dtype=out_dtype,
             head_dim=self.format.head_dim,
             row_start=self.row_start,
-            row_end=self.row_end,
         )
 
     def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
