@@ -296,5 +296,10 @@ def _writes_out(*args, out, **kwargs):  # type: ignore[no-untyped-def]
     return None
 
 
+# No operator has a gradient. Falling through makes results of tensors that require one say so at once, where
+# torch would let them require one too and drop it in the backward pass.
+_autograd = torch.library.Library("ngram_ple", "IMPL")  # type: ignore[no-untyped-call]
 for _name in ("ngram_ids", "lookup", "embed", "decode"):
     torch.library.register_fake(f"ngram_ple::{_name}.out", _writes_out)
+    for _form in (_name, f"{_name}.out"):
+        _autograd.impl(_form, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
