@@ -85,7 +85,6 @@ class NGramEmbedding(torch.nn.Module):
         self._format = row_format(format, config.head_dim)
         self._plan = HashPlan.from_config(config) if plan is None else plan
         self._loading: TableLoader | None = None
-        self._loaded = False
         on_meta = (torch.get_default_device() if device is None else torch.device(device)).type == "meta"
         self._materialize(torch.device("meta") if on_meta else home_device(placement, device))
 
@@ -137,6 +136,8 @@ class NGramEmbedding(torch.nn.Module):
         embedding = cls(
             config, format=stored.format, placement=placement, device=device, dtype=dtype, plan=plan
         )
+        if embedding.table.slots.is_meta:
+            raise NgramPleError("from_pretrained needs memory, got the meta device")
         total = sum(tensor.nbytes for tensor in stored.tensors.values() if len(tensor.shape) == 2)
         with tqdm(
             total=total,
@@ -277,7 +278,9 @@ class NGramEmbedding(torch.nn.Module):
     # --- module hygiene ------------------------------------------------------------------------------
 
     def _materialize(self, device: torch.device) -> None:
-        """Allocate table and hash buffers on `device`."""
+        """Allocate table and hash buffers on `device`; nothing is loaded then."""
+        self._loading = None
+        self._loaded = False
         self.table: Table = make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
         for name, field in BUFFER_FIELDS.items():
             values = getattr(self._plan, field)
@@ -293,7 +296,7 @@ class NGramEmbedding(torch.nn.Module):
             )
         self._plan = plan
         for name, field in BUFFER_FIELDS.items():
-            getattr(self, name).copy_(torch.tensor(getattr(plan, field), dtype=torch.int64))
+            getattr(self, name).copy_(torch.tensor(getattr(plan, field), dtype=torch.int64, device="cpu"))
 
     def _buffers_in_order(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.layer_multipliers, self.ngram_heads_vocab_sizes, self.ngram_heads_offsets
@@ -326,7 +329,7 @@ class NGramEmbedding(torch.nn.Module):
                 f"NGramEmbedding stays on {here} with dtype {self.dtype}, got a move or cast to "
                 f"{' and '.join(asked)}: choose placement, device and dtype when it is constructed",
                 NgramPleWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return self
 
@@ -362,15 +365,24 @@ class NGramEmbedding(torch.nn.Module):
         }
         self._set_plan(self._plan.with_buffers(stored, "the state dict"))
         slots = state_dict.get(prefix + _TABLE_KEY)
+        scale = state_dict.get(prefix + _SCALE_KEY)
         if slots is not None:
+            if self.table.slots.is_meta:
+                raise NgramPleError(
+                    f"{prefix}{_TABLE_KEY} needs memory, got a module on the meta device: call to_empty first"
+                )
             if slots.dtype != torch.uint8 or slots.shape != self.table.slots.shape:
                 raise NgramPleError(
                     f"{prefix}{_TABLE_KEY} must be uint8 {list(self.table.slots.shape)}, got {slots.dtype} "
                     f"{list(slots.shape)}"
                 )
-            self.table.slots.copy_(slots)
             if self.table.global_scale is not None:
-                self.table.global_scale.copy_(state_dict[prefix + _SCALE_KEY])
+                if scale is None or scale.dtype != torch.float32 or scale.shape != (1,):
+                    came = "nothing" if scale is None else f"{scale.dtype} {list(scale.shape)}"
+                    raise NgramPleError(f"{prefix}{_SCALE_KEY} must be float32 [1], got {came}")
+                self.table.global_scale.copy_(scale)
+            self.table.slots.copy_(slots)
+            self._loading = None
             self._loaded = True
         strict, missing, unexpected = args[1], args[2], args[3]
         if strict:

@@ -24,8 +24,7 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
     ConfigError
         An unknown placement, a device that does not fit it, or no GPU for ``"device"``.
     """
-    if placement not in PLACEMENTS:
-        raise ConfigError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
+    _check_placement(placement)
     wanted = None if device is None else torch.device(device)
     if placement == "cpu":
         if wanted is not None and wanted.type != "cpu":
@@ -43,9 +42,15 @@ def make_table(
     placement: str, format: RowFormat, row_start: int, row_end: int, device: torch.device
 ) -> Table:
     """Allocate a table, uninitialised. On the meta device it takes no memory."""
+    _check_placement(placement)
     if device.type == "meta":
         slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
         return Table(format, slots, row_start)
     if placement == "cpu":
         return CpuTable(format, row_start, row_end)
     return DeviceTable(format, row_start, row_end, device)
+
+
+def _check_placement(placement: str) -> None:
+    if placement not in PLACEMENTS:
+        raise ConfigError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
