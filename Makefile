@@ -3,6 +3,7 @@
 #   make test      every test: C++ (ctest) and Python (pytest)
 #   make lint      formatting, lint and types, the same as CI
 #   make sanitize  the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make bench     the CPU kernels against their baselines (a table of 4 GiB)
 #   make clean     remove .venv and everything built
 # TORCH_SPEC is the torch to install, PYTHON the interpreter of a new .venv.
 
@@ -19,7 +20,7 @@ CPP_TESTS := -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DNGRAM_PLE_TESTS=ON -DN
 NATIVE := setup.py pyproject.toml CMakeLists.txt $(wildcard cmake/* csrc/*/*)
 APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
 
-.PHONY: demo test lint sanitize clean system
+.PHONY: demo test lint sanitize bench clean system
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/native $(VENV)/extra-demo
@@ -38,6 +39,10 @@ sanitize: $(VENV)/base
 	$(BIN)/cmake -S . -B build/sanitize $(CPP_TESTS) -DNGRAM_PLE_SANITIZE=ON
 	$(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+bench: $(VENV)/native $(VENV)/extra-bench
+	$(BIN)/python bench/ngram_ids.py
+	$(BIN)/python bench/embed.py
 
 clean:
 	rm -rf $(VENV) build python/*.egg-info python/ngram_ple/*.so python/ngram_ple/_build_info.json
