@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ngram_ple.errors import ConfigError
+from ngram_ple.errors import ConfigError, shown
 from ngram_ple.json_file import read_object
 
 _CONFIG_FILE = "config.json"
@@ -217,8 +217,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or value.bit_length() < 4096 else f"{value:#x}"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+    return f"{shown(value)} ({type(value).__name__})"
 
 
 def _check_int(name: str, value: object, least: int, most: int) -> None:

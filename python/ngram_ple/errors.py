@@ -5,6 +5,8 @@ Messages name the argument, file or tensor, the requirement, and what came inste
 
 from __future__ import annotations
 
+import reprlib
+
 
 class NgramPleError(Exception):
     """Base of all errors raised by ngram_ple."""
@@ -32,3 +34,14 @@ class ExchangeError(NgramPleError):
 
 class NgramPleWarning(UserWarning):
     """Something was resolved in one of several plausible ways; the message names them."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+_SHORT.maxlevel = 3
+
+
+def shown(value: object) -> str:
+    """Return the value's repr for a message, a line of it at most: strangers may have chosen its size."""
+    text = f"{value:#x}" if isinstance(value, int) and value.bit_length() > 4096 else _SHORT.repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -6,13 +6,13 @@ stronger evidence; `ngram_ple.checkpoint.detect` weighs both.
 
 from __future__ import annotations
 
-import fnmatch
-import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ngram_ple.errors import ConfigError, NgramPleWarning
+from ngram_ple.errors import ConfigError, NgramPleWarning, shown
+from ngram_ple.name_patterns import NamePatterns, UnsupportedPatternError
 
 ConfiguredFormat: TypeAlias = Literal["unquantized", "fp8", "nvfp4"]
 
@@ -22,6 +22,14 @@ _MODELOPT = ("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed")
 _LINEAR_ONLY = ("auto-round", "auto_round", "inc", "quark")
 # Engines write the first, checkpoints the second: the same module.
 _SAME_PREFIX = ("language_model.model.", "model.language_model.")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The format that a configuration gives a table and, in words, the rule that decided it."""
+
+    format: ConfiguredFormat
+    rule: str
 
 
 def resolve_format(
@@ -55,22 +63,32 @@ def resolve_format(
     NgramPleWarning
         An unknown method, or one that claims the table in a way that no published checkpoint means.
     """
+    return explain_format(quantization_config, prefix, ple_embedding_dtype).format
+
+
+def explain_format(
+    quantization_config: Mapping[str, Any] | None, prefix: str, ple_embedding_dtype: str | None = None
+) -> Resolution:
+    """Do what `resolve_format` does and tell the rule as well."""
     if ple_embedding_dtype is not None:
         if not isinstance(ple_embedding_dtype, str) or ple_embedding_dtype not in _EMBEDDING_DTYPES:
             raise ConfigError(
-                f"ple_embedding_dtype must be one of {sorted(_EMBEDDING_DTYPES)}, got {ple_embedding_dtype!r}"
+                f"ple_embedding_dtype must be one of {sorted(_EMBEDDING_DTYPES)}, "
+                f"got {shown(ple_embedding_dtype)}"
             )
-        return _EMBEDDING_DTYPES[ple_embedding_dtype]
+        return Resolution(
+            _EMBEDDING_DTYPES[ple_embedding_dtype], f"ple_embedding_dtype is {ple_embedding_dtype}"
+        )
     if quantization_config is None:
-        return "unquantized"
+        return Resolution("unquantized", "there is no quantization_config")
     if not isinstance(quantization_config, Mapping):
         raise ConfigError(f"quantization_config must be an object, got {type(quantization_config).__name__}")
     if not quantization_config:
-        return "unquantized"
+        return Resolution("unquantized", "quantization_config is empty")
     return _by_method(quantization_config, _spellings(prefix))
 
 
-def _by_method(config: Mapping[str, Any], names: tuple[str, ...]) -> ConfiguredFormat:
+def _by_method(config: Mapping[str, Any], names: tuple[str, ...]) -> Resolution:
     method = _text(config, "quant_method")
     if method is None and _modelopt_field(config, "quant_algo") is not None:
         method = "modelopt"  # hf_quant_config.json has no quant_method
@@ -81,26 +99,26 @@ def _by_method(config: Mapping[str, Any], names: tuple[str, ...]) -> ConfiguredF
         return _modelopt(config, names)
     if method == "compressed-tensors":
         return _compressed_tensors(config, names)
-    if method not in _LINEAR_ONLY:
-        _warn(f"quant_method {method!r} is unknown: {names[0]} is taken as unquantized")
-    return "unquantized"
+    if method in _LINEAR_ONLY:
+        return Resolution("unquantized", f"quant_method {method} means linear layers")
+    return _unquantized_with_warning(f"quant_method {shown(method)} is unknown", names)
 
 
-def _fp8(config: Mapping[str, Any], names: tuple[str, ...]) -> ConfiguredFormat:
-    ignored = _strings(config, "ignored_layers") or _strings(config, "modules_to_not_convert")
-    skipped = any(entry == name or entry.startswith(f"{name}.shard_") for entry in ignored for name in names)
-    return "unquantized" if skipped else "fp8"
+def _fp8(config: Mapping[str, Any], names: tuple[str, ...]) -> Resolution:
+    key = "ignored_layers" if _strings(config, "ignored_layers") else "modules_to_not_convert"
+    shards = tuple(f"{name}.shard_" for name in names)
+    for entry in _strings(config, key):
+        if entry in names or entry.startswith(shards):
+            return Resolution("unquantized", f"quant_method fp8, whose {key} has {shown(entry)}")
+    return Resolution("fp8", "quant_method fp8, which does not ignore the table")
 
 
-def _modelopt(config: Mapping[str, Any], names: tuple[str, ...]) -> ConfiguredFormat:
+def _modelopt(config: Mapping[str, Any], names: tuple[str, ...]) -> Resolution:
     key = "ignore" if _modelopt_field(config, "ignore") else "exclude_modules"
-    excluded = any(
-        pattern and (pattern in name or fnmatch.fnmatchcase(name, pattern))
-        for pattern in _strings({key: _modelopt_field(config, key)}, key)
-        for name in names
-    )
-    if excluded:
-        return "unquantized"
+    patterns = NamePatterns()
+    for pattern in _strings({key: _modelopt_field(config, key)}, key):
+        if pattern and any(pattern in name or patterns.glob(pattern, name) for name in names):
+            return Resolution("unquantized", f"modelopt, whose {key} has {shown(pattern)}")
     algorithm = _text({"quant_algo": _modelopt_field(config, "quant_algo")}, "quant_algo")
     known = (algorithm or "").upper()
     if known == "MIXED_PRECISION":
@@ -108,66 +126,72 @@ def _modelopt(config: Mapping[str, Any], names: tuple[str, ...]) -> ConfiguredFo
     if known not in ("FP8", "NVFP4"):
         raise ConfigError(
             f"quant_algo must be FP8, NVFP4 or MIXED_PRECISION for a table that is not excluded, "
-            f"got {algorithm!r}"
+            f"got {shown(algorithm)}"
         )
-    _warn(
-        f"quant_algo {algorithm} does not exclude {names[0]}: taken as unquantized (linear layers are meant)"
+    return _unquantized_with_warning(
+        f"modelopt's quant_algo {known} does not exclude the table (linear layers are meant)", names
     )
-    return "unquantized"
 
 
-def _mixed_precision(layers: object, names: tuple[str, ...]) -> ConfiguredFormat:
+def _mixed_precision(layers: object, names: tuple[str, ...]) -> Resolution:
     if layers is None:
         layers = {}
     if not isinstance(layers, Mapping):
         raise ConfigError(f"quantized_layers must be an object, got {type(layers).__name__}")
     lowered = tuple(name.lower() for name in names)
+    children = tuple(f"{name}." for name in lowered)
     found: dict[str, str] = {}  # algorithm -> the entry that names it
     for entry, value in layers.items():
         key = str(entry).lower()
-        if any(key == name or key.startswith(f"{name}.") for name in lowered):
+        if key in lowered or key.startswith(children):
             algorithm = value.get("quant_algo") if isinstance(value, Mapping) else None
             if not isinstance(algorithm, str):
-                raise ConfigError(f"quantized_layers[{entry!r}] must have a quant_algo, got {value!r}")
+                raise ConfigError(
+                    f"quantized_layers[{shown(entry)}] must have a quant_algo, got {shown(value)}"
+                )
             found.setdefault(algorithm.upper(), entry)
     if not found:
-        return "unquantized"
+        return Resolution("unquantized", "modelopt MIXED_PRECISION without the table in quantized_layers")
     if len(found) > 1:
-        listed = ", ".join(f"{algorithm} for {entry}" for algorithm, entry in found.items())
+        listed = ", ".join(f"{shown(name)} for {shown(found[name])}" for name in list(found)[:4])
         raise ConfigError(f"quantized_layers must agree on one algorithm for {names[0]}, got {listed}")
     algorithm, entry = next(iter(found.items()))
-    if algorithm == "FP8":
-        return "fp8"
-    if algorithm == "NVFP4":
-        return "nvfp4"
-    raise ConfigError(
-        f"quantized_layers[{entry!r}] must be FP8 or NVFP4 for an n-gram table, got {algorithm}"
-    )
+    formats: dict[str, ConfiguredFormat] = {"FP8": "fp8", "NVFP4": "nvfp4"}
+    if algorithm not in formats:
+        raise ConfigError(
+            f"quantized_layers[{shown(entry)}] must be FP8 or NVFP4 for an n-gram table, "
+            f"got {shown(algorithm)}"
+        )
+    return Resolution(formats[algorithm], f"modelopt MIXED_PRECISION: quantized_layers has {shown(entry)}")
 
 
-def _compressed_tensors(config: Mapping[str, Any], names: tuple[str, ...]) -> ConfiguredFormat:
+def _compressed_tensors(config: Mapping[str, Any], names: tuple[str, ...]) -> Resolution:
     groups = config.get("config_groups")
     if groups is not None and not isinstance(groups, Mapping):
         raise ConfigError(f"config_groups must be an object, got {type(groups).__name__}")
-    if any(_targeted(entry, names) for entry in _strings(config, "ignore")):
-        return "unquantized"
-    for group, scheme in (groups or {}).items():
-        targets = _strings(scheme, "targets") if isinstance(scheme, Mapping) else ()
-        for target in targets:
-            if _targeted(target, names):
-                _warn(f"config_groups[{group!r}] targets {names[0]} by {target!r}: taken as unquantized")
-                return "unquantized"
-    return "unquantized"
+    patterns = NamePatterns()
+    ignored = any(_targeted(entry, names, patterns) for entry in _strings(config, "ignore"))
+    for group, target in () if ignored else _targets(groups or {}):
+        if _targeted(target, names, patterns):
+            return _unquantized_with_warning(
+                f"config_groups[{shown(group)}] targets it by {shown(target)}", names
+            )
+    return Resolution("unquantized", "quant_method compressed-tensors means linear layers")
 
 
-def _targeted(target: str, names: Iterable[str]) -> bool:
+def _targets(groups: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for group, scheme in groups.items():
+        for target in _strings(scheme, "targets") if isinstance(scheme, Mapping) else ():
+            yield group, target
+
+
+def _targeted(target: str, names: tuple[str, ...], patterns: NamePatterns) -> bool:
     if not target.startswith("re:"):
         return target in names
     try:
-        pattern = re.compile(target[3:])
-    except re.error as error:
-        raise ConfigError(f"quantization_config has the unreadable pattern {target!r}: {error}") from None
-    return any(pattern.match(name) for name in names)
+        return any(patterns.regex(target[3:], name) for name in names)
+    except UnsupportedPatternError:
+        return False  # it could only have changed whether there is a warning
 
 
 def _spellings(prefix: str) -> tuple[str, ...]:
@@ -199,9 +223,10 @@ def _strings(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{key} must be a list of strings, got {str(value)[:80]!r}")
+        raise ConfigError(f"{key} must be a list of strings, got {shown(value)}")
     return tuple(value)
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, NgramPleWarning, stacklevel=4)
+def _unquantized_with_warning(why: str, names: tuple[str, ...]) -> Resolution:
+    warnings.warn(f"{why}: {names[0]} is taken as unquantized", NgramPleWarning, stacklevel=2)
+    return Resolution("unquantized", why)

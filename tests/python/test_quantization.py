@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import time
 import warnings
 from typing import Any
 
 import pytest
 from ngram_ple.errors import ConfigError, NgramPleWarning
-from ngram_ple.quantization import resolve_format
+from ngram_ple.quantization import explain_format, resolve_format
 
 PREFIX = "model.language_model.layers.1.ple.ple_embedding"
 NAME = f"{PREFIX}.ngram_embedding"
@@ -187,13 +189,13 @@ def test_embedding_dtype_wins(config: dict[str, Any] | None) -> None:
         (modelopt("FP8", exclude_modules=[1]), "exclude_modules must be a list of strings"),
         (
             mixed({NAME: {"quant_algo": "W4A16_AWQ"}}),
-            "must be FP8 or NVFP4 for an n-gram table, got W4A16_AWQ",
+            "must be FP8 or NVFP4 for an n-gram table, got 'W4A16_AWQ'",
         ),
         (mixed({NAME: {}}), "must have a quant_algo, got {}"),
         (mixed({NAME: "FP8"}), "must have a quant_algo, got 'FP8'"),
         (
             mixed({f"{NAME}.shard_0": {"quant_algo": "FP8"}, f"{NAME}.shard_1": {"quant_algo": "NVFP4"}}),
-            "must agree on one algorithm .*FP8 for .*shard_0, NVFP4 for .*shard_1",
+            "must agree on one algorithm .*'FP8' for .*shard_0', 'NVFP4' for .*shard_1",
         ),
         (modelopt("MIXED_PRECISION", quantized_layers=[]), "quantized_layers must be an object, got list"),
         (fp8(ignored_layers={}), "ignored_layers must be a list of strings"),
@@ -206,3 +208,52 @@ def test_embedding_dtype_wins(config: dict[str, Any] | None) -> None:
 def test_errors(config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_format(config, NAME)
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "rule"),
+    [
+        (None, None, "no quantization_config"),
+        (None, "nvfp4", "ple_embedding_dtype is nvfp4"),
+        (fp8(), None, "quant_method fp8, which does not ignore the table"),
+        (fp8(ignored_layers=["lm_head", f"{NAME}.shard_0"]), None, r"ignored_layers has .*shard_0'"),
+        (modelopt(ignore=NVFP4_IGNORE), None, r"modelopt, whose ignore has '\*\.ple\.\*'"),
+        (mixed({NAME: {"quant_algo": "FP8"}}), None, "quantized_layers has 'model"),
+        (compressed("Linear"), None, "compressed-tensors means linear layers"),
+    ],
+)
+def test_the_rule_is_told(config: Any, dtype: str | None, rule: str) -> None:
+    found = explain_format(config, NAME, dtype)
+    assert found.format == resolve_format(config, NAME, dtype)
+    assert re.search(rule, found.rule)
+
+
+@pytest.mark.parametrize("pattern", ["re:(.*)*x", "re:(?=.*ngram).*", r"re:(.+)\1{100}"])
+def test_patterns_of_compressed_tensors_end(pattern: str) -> None:
+    """Python's re is never asked; what the bounded matcher does not know targets nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_format(compressed(pattern), NAME) == "unquantized"
+
+
+def test_long_lists_end() -> None:
+    lists = {"ignore": [f"model.layers.{i}.mlp" for i in range(300_000)]}
+    begin = time.process_time()
+    for config in (modelopt("NVFP4", **lists), fp8(ignored_layers=lists["ignore"])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            resolve_format(config, NAME)
+    assert time.process_time() - begin < 5
+
+
+def test_messages_are_short() -> None:
+    for config in (
+        modelopt("X" * 10_000),
+        mixed({NAME: {"quant_algo": "Y" * 10_000}}),
+        mixed({f"{NAME}.{i}": {"quant_algo": str(i)} for i in range(1000)}),
+        mixed({NAME: ["Z"] * 10_000}),
+        modelopt(ignore=[["W" * 10_000]] * 1000),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve_format(config, NAME)
+        assert len(str(caught.value)) < 1500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,21 @@ class Part:
     first_row: int = 0
     num_rows: int = 0
     reciprocal: bool = False
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Tensors of one leaf that did not come: shards (None: of no shard) and what the first one should be."""
+
+    leaf: str
+    shards: tuple[int | None, ...]
+    expected: str
+
+    def message(self, prefix: str) -> str:
+        """Say so in a sentence."""
+        listed = ", ".join(names.shard_name(shard, self.leaf) for shard in self.shards[:_LISTED])
+        more = f" and {len(self.shards) - _LISTED} more" if len(self.shards) > _LISTED else ""
+        return f"{prefix}{listed}{more} missing: expected {self.expected}"
 
 
 class Coverage:
@@ -129,22 +145,28 @@ class Coverage:
 
     def prove(self) -> None:
         """Raise CheckpointError naming what is missing, unless every owned row and scale was given once."""
+        for missing in self.missing():
+            raise CheckpointError(missing.message(self._prefix))
+
+    def missing(self) -> Iterator[Missing]:
+        """Tell what must still come, leaf by leaf."""
         for leaf in self._layout.rows:
             seen = self._seen.get(leaf.name, {})
-            missing = [] if None in seen else [s for s in self._owned_shards() if s not in seen]
-            if missing:
-                first, last = self._rows(missing[0])
-                listed = ", ".join(names.shard_name(s, leaf.name) for s in missing[:_LISTED])
-                more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
-                raise CheckpointError(
-                    f"{self._prefix}{listed}{more} missing: expected {self._described(leaf, last - first)} "
-                    f"for rows {first}..{last - 1} of the {self._layout.format} table"
+            shards = [] if None in seen else [s for s in self._owned_shards() if s not in seen]
+            if shards:
+                first, last = self._rows(shards[0])
+                yield Missing(
+                    leaf.name,
+                    tuple(shards),
+                    f"{self._described(leaf, last - first)} for rows {first}..{last - 1} of the "
+                    f"{self._layout.format} table",
                 )
         scale = self._layout.global_scale
         if scale and not self._seen.get(scale.name):
-            raise CheckpointError(
-                f"{self._prefix}{names.shard_name(None, scale.name)} missing: expected one "
-                f"{' or '.join(scale.dtypes)} value, the global scale of the {self._layout.format} table"
+            yield Missing(
+                scale.name,
+                (None,),
+                f"one {' or '.join(scale.dtypes)} value, the global scale of the {self._layout.format} table",
             )
 
     def _rows(self, shard: int | None) -> tuple[int, int]:

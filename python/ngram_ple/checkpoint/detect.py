@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ngram_ple.checkpoint import names
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
 from ngram_ple.errors import CheckpointError, NgramPleWarning
-from ngram_ple.quantization import ConfiguredFormat
+from ngram_ple.quantization import Resolution
 
 _UNQUANTIZED = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 _FAMILY = {"fp8": "fp8", "fp8-rowwise": "fp8", "nvfp4": "nvfp4"}
@@ -17,14 +17,35 @@ _FAMILY = {"fp8": "fp8", "fp8-rowwise": "fp8", "nvfp4": "nvfp4"}
 
 @dataclass(frozen=True)
 class FormatDecision:
-    """The format of a stored table and, in words, the rule that decided it."""
+    """The format of a stored table and what decided it.
+
+    Attributes
+    ----------
+    format : str
+        One of bf16 fp16 fp32 fp8 fp8-rowwise nvfp4.
+    evidence : str
+        What the tensors show, in words.
+    configured : Resolution
+        What the configuration says, and by which rule.
+    agrees : bool
+        Whether both say the same; the tensors win where they do not.
+    """
 
     format: str
-    rule: str
+    evidence: str
+    configured: Resolution
+    agrees: bool
+
+    @property
+    def rule(self) -> str:
+        """What decided, in words."""
+        says = f"the configuration says {self.configured.format}"
+        says += " too" if self.agrees else ", the tensors win"
+        return f"{self.evidence}; {says} ({self.configured.rule})"
 
 
 def detect_format(
-    tensors: Mapping[str, TensorSlice], configured: ConfiguredFormat, prefix: str = ""
+    tensors: Mapping[str, TensorSlice], configured: Resolution, prefix: str = ""
 ) -> FormatDecision:
     """Decide the format of a table.
 
@@ -34,8 +55,8 @@ def detect_format(
     ----------
     tensors : mapping
         By name relative to the prefix.
-    configured : {"unquantized", "fp8", "nvfp4"}
-        What `resolve_format` made of the configuration.
+    configured : Resolution
+        What the configuration says.
     prefix : str
         For messages.
 
@@ -45,11 +66,11 @@ def detect_format(
         No weight, weights of several dtypes, or dtypes that belong to no format; the tensors are named.
     """
     stored, evidence = _by_tensors(tensors, prefix)
-    if _FAMILY.get(stored, "unquantized") == configured:
-        return FormatDecision(stored, f"{evidence}; the configuration says {configured} too")
-    rule = f"{evidence}; the configuration says {configured}, the tensors win"
-    warnings.warn(f"{prefix}ngram_embedding is {stored}: {rule}", NgramPleWarning, stacklevel=3)
-    return FormatDecision(stored, rule)
+    agrees = _FAMILY.get(stored, "unquantized") == configured.format
+    decision = FormatDecision(stored, evidence, configured, agrees)
+    if not agrees:
+        warnings.warn(f"{prefix}ngram_embedding is {stored}: {decision.rule}", NgramPleWarning, stacklevel=3)
+    return decision
 
 
 def _by_tensors(tensors: Mapping[str, TensorSlice], prefix: str) -> tuple[str, str]:

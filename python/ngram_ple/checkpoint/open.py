@@ -16,7 +16,7 @@ from ngram_ple.checkpoint.loader import TableLoader, small_tensor
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
 from ngram_ple.config import NGramConfig, read_config
 from ngram_ple.errors import CheckpointError
-from ngram_ple.quantization import resolve_format
+from ngram_ple.quantization import explain_format
 
 if TYPE_CHECKING:
     from ngram_ple.tables.sink import RowSink
@@ -112,7 +112,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder}: {error}") from None
         under = {name[len(chosen) :]: at for name, at in self.tensors.items() if name.startswith(chosen)}
         tensors = {name: at for name, at in under.items() if not names.is_ignored(name)}
-        configured = resolve_format(config.quantization_config, chosen, config.ple_embedding_dtype)
+        configured = explain_format(config.quantization_config, chosen, config.ple_embedding_dtype)
         decision = detect_format(tensors, configured, chosen)
         return StoredTable(
             config, chosen, tensors, decision.format, decision.rule, _read_buffers(tensors, config, chosen)

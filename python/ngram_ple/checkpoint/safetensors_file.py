@@ -6,18 +6,21 @@ dtype, shape and data_offsets relative to the end of the header, then the bytes.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
+import re
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from ngram_ple.errors import CheckpointError
+from ngram_ple.errors import CheckpointError, shown
 from ngram_ple.json_file import object_entries, open_regular
 
 TORCH_DTYPES = {
@@ -41,9 +44,20 @@ TORCH_DTYPES = {
 
 DTYPE_CODES = {dtype: code for code, dtype in TORCH_DTYPES.items()}
 
-# A published shard's header is far below 1 MiB; the format itself allows 100 MB.
-_MAX_HEADER_BYTES = 16 << 20
+MAX_TENSORS = 1 << 16
+"""Tensors that are kept of a file, or of a folder."""
+
+# A published shard's header is far below 1 MiB, that of 150 000 expert matrices in one file 20 MB; the format
+# itself allows 100 MB.
+_MAX_HEADER_BYTES = 24 << 20
+_MAX_ENTRIES = 200_000
+_MAX_QUOTES = 12 * _MAX_ENTRIES
 _MAX_ENTRY_BYTES = 4096
+_ENTRY = re.compile(
+    rb'"([^"\\\x00-\x1f]{1,4000})": ?'
+    rb'(\{"dtype": ?"([A-Z0-9_]{1,16})", ?"shape": ?\[([0-9, ]{0,200})\], ?'
+    rb'"data_offsets": ?\[([1-9][0-9]{0,18}|0), ?([1-9][0-9]{0,18}|0)\]\}), ?'
+)
 
 
 @dataclass(frozen=True)
@@ -154,56 +168,87 @@ def read_header(path: Path, keep: Callable[[str], bool] | None = None) -> dict[s
         header = bytearray(length)
         pread_into(fd, memoryview(header), 8, path)
     try:
-        return _parse(bytes(header), path, 8 + length, size, keep)
+        return _parse(header, path, 8 + length, size, keep)
     except ValueError as error:
         raise CheckpointError(f"{path}: bad safetensors header: {error}") from None
 
 
 def _parse(
-    header: bytes, path: Path, data_start: int, size: int, keep: Callable[[str], bool] | None
+    header: bytearray, path: Path, data_start: int, size: int, keep: Callable[[str], bool] | None
 ) -> dict[str, TensorSlice]:
+    if header.count(b"{") > _MAX_ENTRIES or header.count(b'"') > _MAX_QUOTES:
+        raise ValueError(f"at most {_MAX_ENTRIES} tensors expected, got more")
     kept: dict[str, TensorSlice] = {}
-    extents: list[tuple[int, int]] = []
-    for name, begin, end in object_entries(header):
+    firsts, lasts = array("q"), array("q")
+    for name, begin, end, match in object_entries(header, plain=_ENTRY):
         if name == "__metadata__":
             continue
         if end - begin > _MAX_ENTRY_BYTES:
-            raise ValueError(f"{name}: an entry of {end - begin} bytes, at most {_MAX_ENTRY_BYTES} allowed")
-        dtype, shape, first, last = _entry(name, header[begin:end])
+            raise ValueError(
+                f"{shown(name)}: an entry of {end - begin} bytes, at most {_MAX_ENTRY_BYTES} allowed"
+            )
+        plain = match and _plain(match[3], match[4])
+        if match and plain and int(match[6]) - int(match[5]) == plain[2]:
+            (dtype, shape, _), first, last = plain, int(match[5]), int(match[6])
+        else:  # unusual, or wrong
+            dtype, shape, first, last = _entry(name, header[begin:end])
         if last > size - data_start:
-            raise ValueError(f"truncated: {name} ends at byte {data_start + last}, the file has {size} bytes")
+            raise ValueError(
+                f"truncated: {shown(name)} ends at byte {shown(data_start + last)}, the file has {size} bytes"
+            )
         if last > first:
-            extents.append((first, last))
+            firsts.append(first)
+            lasts.append(last)
         if keep is None or keep(name):
+            if name in kept:
+                raise ValueError(f"{shown(name)} occurs twice")
             kept[name] = TensorSlice(path, data_start + first, dtype, shape)
-    extents.sort()
-    for (_, last), (first, _) in itertools.pairwise(extents):
-        if first < last:
-            raise ValueError(f"two tensors overlap at byte {data_start + first}")
+            if len(kept) > MAX_TENSORS:
+                raise ValueError(f"at most {MAX_TENSORS} tensors of n-gram tables expected, got more")
+    starts, ends = np.frombuffer(firsts, np.int64), np.frombuffer(lasts, np.int64)
+    order = np.argsort(starts)
+    overlaps = np.flatnonzero(starts[order[1:]] < ends[order[:-1]])
+    if len(overlaps):
+        raise ValueError(f"two tensors overlap at byte {data_start + int(starts[order[overlaps[0] + 1]])}")
     return kept
 
 
-def _entry(name: str, text: bytes) -> tuple[str, tuple[int, ...], int, int]:
+@lru_cache(1024)  # a file has few dtypes and shapes
+def _plain(dtype: bytes, shape: bytes) -> tuple[str, tuple[int, ...], int] | None:
+    """Dtype, shape and bytes of a tensor from the text of its entry; None for what `_entry` must look at."""
+    code = dtype.decode()
+    try:
+        sizes = tuple(json.loads(b"[%b]" % shape))
+    except ValueError:
+        return None
+    return (code, sizes, math.prod(sizes) * TORCH_DTYPES[code].itemsize) if code in TORCH_DTYPES else None
+
+
+def _entry(name: str, text: bytes | bytearray) -> tuple[str, tuple[int, ...], int, int]:
     try:
         entry: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{shown(name)}: {error}") from None
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{name}: must have exactly dtype, shape and data_offsets, got {text[:80]!r}")
+        raise ValueError(
+            f"{shown(name)}: must have exactly dtype, shape and data_offsets, got {shown(bytes(text[:80]))}"
+        )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str):
-        raise ValueError(f"{name}: dtype must be a string, got {str(dtype)[:80]}")
+        raise ValueError(f"{shown(name)}: dtype must be a string, got {str(dtype)[:80]}")
     for field, value in (("shape", shape), ("data_offsets", offsets)):
         if not isinstance(value, list) or any(type(item) is not int or item < 0 for item in value):
-            raise ValueError(f"{name}: {field} must be a list of integers >= 0, got {str(value)[:80]}")
+            raise ValueError(f"{shown(name)}: {field} must be a list of integers >= 0, got {str(value)[:80]}")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"{name}: data_offsets must be [begin, end] in this order, got {str(offsets)[:80]}")
+        raise ValueError(
+            f"{shown(name)}: data_offsets must be [begin, end] in this order, got {str(offsets)[:80]}"
+        )
     first, last = offsets
     if dtype in TORCH_DTYPES:
         expected = math.prod(shape) * TORCH_DTYPES[dtype].itemsize
         if last - first != expected:
             raise ValueError(
-                f"{name}: {dtype} {str(shape)[:80]} takes {str(expected)[:40]} bytes, "
+                f"{shown(name)}: {dtype} {str(shape)[:80]} takes {str(expected)[:40]} bytes, "
                 f"data_offsets give {str(last - first)[:40]}"
             )
     return dtype, tuple(shape), first, last
