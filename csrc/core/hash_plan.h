@@ -41,6 +41,13 @@ inline void require_at_least(const char* field, int64_t value, int64_t least) {
   }
 }
 
+inline void require_at_most(const char* field, int64_t value, int64_t most) {
+  if (value > most) {
+    throw std::invalid_argument(std::string(field) + " must be at most " + std::to_string(most) + ", got " +
+                                std::to_string(value));
+  }
+}
+
 // m[i] = 2 * (splitmix64(seed + 10007 L + gamma (i + 1)) % half) + 1, half = max(1, ((2^63 - 1) / V) / 2),
 // so that a token below V times a multiplier stays below 2^63.
 inline std::vector<int64_t> layer_multipliers(const HashPlanSpec& spec) {
@@ -63,6 +70,10 @@ inline HashPlan make_hash_plan(const HashPlanSpec& spec) {
   require_at_least("ngram_vocab_size_base", spec.ngram_vocab_size_base, 1);
   require_at_least("make_ngram_vocab_size_divisible_by", spec.ngram_vocab_size_divisible_by, 1);
   require_at_least("layer", spec.layer, 0);
+  // Far above any model, and products of them stay inside 64 bits.
+  require_at_most("ngram_size", spec.ngram_size, 1024);
+  require_at_most("heads_per_ngram", spec.heads_per_ngram, 65536);
+  require_at_most("layer", spec.layer, 1 << 20);
   const int64_t num_heads = (spec.ngram_size - 1) * spec.heads_per_ngram;
 
   HashPlan plan;
