@@ -84,6 +84,9 @@ TEST(HashPlan, OutOfRangeFieldsAreNamed) {
       {"ngram_vocab_size_base", {2, 1, 10, 0, 1, 0, 0}},
       {"make_ngram_vocab_size_divisible_by", {2, 1, 10, 10, 0, 0, 0}},
       {"layer", {2, 1, 10, 10, 1, 0, -1}},
+      {"ngram_size", {INT64_MAX, 1, 10, 10, 1, 0, 0}},
+      {"heads_per_ngram", {3, INT64_MAX, 10, 10, 1, 0, 0}},
+      {"layer", {2, 1, 10, 10, 1, 0, INT64_MAX}},
   };
   for (const BadField& field : fields) {
     try {

@@ -217,15 +217,15 @@ def test_one_log_line_says_what_was_made(device: torch.device, caplog: pytest.Lo
 def test_wrong_construction(device: torch.device) -> None:
     for options, said in (
         ({"format": "int8"}, "format must be one of"),
-        ({"placement": "disk"}, "placement must be one of device, cpu, got 'disk'"),
-        ({"placement": "disk", "device": "meta"}, "placement must be one of device, cpu, got 'disk'"),
+        ({"placement": "disk"}, "placement must be one of "),
+        ({"placement": "disk", "device": "meta"}, "placement must be one of "),
         ({"placement": "cpu", "device": "cuda"}, "device must be cpu or None for placement 'cpu', got cuda"),
         ({"placement": "device", "device": "cpu"}, "device must be a cuda device or None"),
         ({"placement": "cpu", "dtype": torch.float64}, "dtype must be one of"),
     ):
         with pytest.raises(ConfigError) as error:
             NGramEmbedding(CONFIG, **options)  # type: ignore[arg-type]
-        assert said.replace("device, cpu", "") in str(error.value) or said in str(error.value)
+        assert said in str(error.value)
 
 
 def test_prefetch_does_nothing_here(device: torch.device) -> None:
