@@ -84,6 +84,7 @@ class NGramEmbedding(torch.nn.Module):
         self._out_dtype = out_dtype_name(dtype)
         self._format = row_format(format, config.head_dim)
         self._plan = HashPlan.from_config(config) if plan is None else plan
+        self._plan_before_loading = self._plan
         self._loading: TableLoader | None = None
         on_meta = (torch.get_default_device() if device is None else torch.device(device)).type == "meta"
         self._materialize(torch.device("meta") if on_meta else home_device(placement, device))
@@ -131,13 +132,15 @@ class NGramEmbedding(torch.nn.Module):
         stored = checkpoint.table(config)
         if format is not None and format != stored.format:
             raise ConfigError(f"format must be {stored.format}, as {path} stores layer {layer}, got {format}")
-        plan = HashPlan.from_config(config).with_buffers(stored.buffers, str(path))
+        derived = HashPlan.from_config(config)
+        plan = derived.with_buffers(stored.buffers, str(path))
         stored.check(plan.padded_rows)
         embedding = cls(
             config, format=stored.format, placement=placement, device=device, dtype=dtype, plan=plan
         )
         if embedding.table.slots.is_meta:
             raise NgramPleError("from_pretrained needs memory, got the meta device")
+        embedding._plan_before_loading = derived
         total = sum(tensor.nbytes for tensor in stored.tensors.values() if len(tensor.shape) == 2)
         with tqdm(
             total=total,
@@ -188,11 +191,16 @@ class NGramEmbedding(torch.nn.Module):
         Raises
         ------
         NgramPleError
-            The table is not loaded.
+            The table is not loaded, or `torch.export` would bake it into its program as a constant.
         RuntimeError
             A wrong dtype, shape or device, from the operator.
         """
         self._require_loaded()
+        if torch.compiler.is_exporting():
+            raise NgramPleError(
+                "torch.export would copy the table into the program as a constant: export a function that calls "
+                "ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"
+            )
         return self.table.embed(
             (input_ids, query_start_loc, ngram_context),
             self._buffers_in_order(),
@@ -240,7 +248,8 @@ class NGramEmbedding(torch.nn.Module):
         Raises
         ------
         CheckpointError
-            An unknown, misshapen, wrongly typed, doubled or out-of-range tensor.
+            An unknown, misshapen, wrongly typed, doubled or out-of-range tensor. The load is over then; the
+            next call starts another one.
         NgramPleError
             The module is on the meta device.
         """
@@ -255,7 +264,13 @@ class NGramEmbedding(torch.nn.Module):
                 split_ngram_parts=self.config.split_ngram_parts,
             )
             self._loaded = False
-        filled = {self._loading.add(name, tensor) for name, tensor in weights}
+        filled = set()
+        try:
+            for name, tensor in weights:
+                filled.add(self._loading.add(name, tensor))
+        except BaseException:
+            self._loading = None  # the next call starts over
+            raise
         return {name for name in filled if name is not None}
 
     def finish_loading(self) -> None:
@@ -271,7 +286,8 @@ class NGramEmbedding(torch.nn.Module):
         if self._loading is None:
             raise NgramPleError("finish_loading needs load_weights first, got no tensor")
         self._loading.finish()
-        self._set_plan(self._plan.with_buffers(self._loading.buffers, "the loaded tensors"))
+        plan = self._plan_before_loading.with_buffers(self._loading.buffers, "the loaded tensors")
+        self._set_plan(plan)
         self._loading = None
         self._loaded = True
 

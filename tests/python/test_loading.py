@@ -125,3 +125,36 @@ def test_from_pretrained_takes_the_table_that_stored_sizes_need(tmp_path: Path, 
     ids = module.compute_ngram_ids(*batch(device)).cpu()
     assert int(ids.max()) >= 311
     assert_same(module(*batch(device)).cpu(), weight[ids].flatten(1))
+
+
+def test_a_load_that_failed_can_be_started_over(device: torch.device) -> None:
+    module = construct(device)
+    named = tensors_of(rows_of("bf16"))
+    shard = named["ngram_embedding.shard_0.weight"]
+    with pytest.raises(CheckpointError, match="shard_0"):
+        module.load_weights([("ngram_embedding.shard_0.weight", shard)] * 2)
+    with pytest.raises(NgramPleError, match="load_weights first"):
+        module.finish_loading()
+    module.load_weights(named.items())
+    module.finish_loading()
+    assert_same(module.table.slots.cpu(), rows_of("bf16").slots)
+
+
+def test_a_load_without_buffers_forgets_those_of_the_last_one(device: torch.device) -> None:
+    module = construct(device)
+    derived = module.layer_multipliers.tolist()
+    other = torch.tensor([value + 2 for value in derived])
+    with pytest.warns(NgramPleWarning, match="layer_multipliers"):
+        module.load_weights([("layer_multipliers", other), *tensors_of(rows_of("bf16")).items()])
+        module.finish_loading()
+    assert module.layer_multipliers.tolist() == other.tolist()
+    module.load_weights(tensors_of(rows_of("bf16")).items())
+    module.finish_loading()
+    assert module.layer_multipliers.tolist() == derived
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_export_refuses_to_bake_the_table_in(device: torch.device, strict: bool) -> None:
+    module = loaded(device, "bf16")
+    with pytest.raises(Exception, match=r"torch\.export would copy the table|Observed exception"):
+        torch.export.export(module, batch(device), strict=strict)
