@@ -198,8 +198,8 @@ class NGramEmbedding(torch.nn.Module):
         self._require_loaded()
         if torch.compiler.is_exporting():
             raise NgramPleError(
-                "torch.export would copy the table into the program as a constant: export a function that calls "
-                "ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"
+                "torch.export would copy the table into the program as a constant: export a function that "
+                "calls ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"
             )
         return self.table.embed(
             (input_ids, query_start_loc, ngram_context),
