@@ -47,6 +47,13 @@ static __global__ void fill_random(uint64_t* words, int64_t count, uint64_t seed
   }
 }
 
+// Keeps the stream busy for a while, so that what follows is queued before it starts.
+static __global__ void wait_cycles(int64_t cycles) {
+  const int64_t start = clock64();
+  while (clock64() - start < cycles) {
+  }
+}
+
 inline constexpr int64_t kVocabulary = 248320, kEos = 248044;
 inline constexpr int kHeads = 16, kHeadDim = 160;
 
@@ -135,12 +142,13 @@ class Timer {
     return milliseconds * 1e3;
   }
 
-  // Median µs of a launch on its own; the inputs are fresh for each.
+  // Median µs of a launch on its own, queued behind other work; the inputs are fresh for each.
   double launches(Inputs& inputs, int repeats, const std::function<void(int)>& launch) {
     for (int i = 0; i < 3; ++i) launch(i);
     std::vector<double> times;
     for (int i = 0; i < repeats; ++i) {
       inputs.refresh(stream_);
+      wait_cycles<<<1, 1, 0, stream_>>>(60000);
       times.push_back(once([&] { launch(i); }));
     }
     return median(times);

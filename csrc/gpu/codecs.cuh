@@ -1,6 +1,7 @@
 // From stored rows to output, a chunk at a time. A codec says what one chunk needs from memory (Raw, load)
-// and what it becomes (emit); the two are apart so that the kernel can have many loads under way. The
-// arithmetic is that of core/numeric.h, two values at a time.
+// and what it becomes (emit); the two are apart so that a kernel can have many loads under way. The
+// arithmetic is that of core/numeric.h, two values at a time. These codecs want rows aligned to what they
+// load, and write 16 bytes a chunk: 8 values of two bytes or 4 of four. scalar_codec.cuh takes the rest.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +10,35 @@
 
 namespace ngram_ple::gpu {
 
-// --- Output: one chunk is 16 bytes, 8 values of two bytes or 4 of four -------------------------------
+// --- Where rows are read ----------------------------------------------------------------------------
+struct InGlobal {
+  template <class T>
+  static NGP_DEVICE T get(const uint8_t* from) {
+    return load_once<T>(from);
+  }
+};
+struct InShared {
+  template <class T>
+  static NGP_DEVICE T get(const uint8_t* from) {
+    return load_shared<T>(from);
+  }
+};
+
+// --- What decoding needs besides the row ------------------------------------------------------------
+struct Decoding {
+  Format format;
+  float global_scale;
+};
+
+NGP_DEVICE Decoding decoding_of(const TableView& table) {
+  return {table.format.format, table.global_scale == nullptr ? 1.0f : *table.global_scale};
+}
+
+NGP_DEVICE float round_to(OutType out, float value) {
+  if (out == OutType::bf16) return bf16_to_float(float_to_bf16(value));
+  return out == OutType::fp16 ? fp16_to_float(float_to_fp16(value)) : value;
+}
+
 template <OutType kOut>
 struct Chunk {
   static constexpr int kValues = kOut == OutType::fp32 ? 4 : 8;
@@ -28,99 +57,93 @@ struct Chunk {
   }
 };
 
-NGP_DEVICE float round_to(OutType out, float value) {
-  if (out == OutType::bf16) return bf16_to_float(float_to_bf16(value));
-  return out == OutType::fp16 ? fp16_to_float(float_to_fp16(value)) : value;
-}
-
-template <int64_t kBytes>
-NGP_DEVICE void store_zeros(uint8_t* to) {
-  if constexpr (kBytes == 16) store_once(to, Bytes16{});
-  if constexpr (kBytes == 8) store_once(to, Bytes8{});
-  if constexpr (kBytes == 4) store_once(to, uint32_t{0});
-  if constexpr (kBytes == 2) store_once(to, uint16_t{0});
-  if constexpr (kBytes == 1) store_once(to, uint8_t{0});
-}
-
 // --- A row as it is: to its own type, and whole slots -----------------------------------------------
 template <class Word>
 struct CopyCodec {
   using Raw = Word;
-  static constexpr bool kHasScales = false;
-  static constexpr int kBatch = 5;
+  static constexpr bool kIsCopy = true;
   static constexpr int64_t kOutBytes = sizeof(Word);
 
+  template <class Memory>
   static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
-    return load_once<Word>(at.values + static_cast<int64_t>(chunk) * kOutBytes);
+    return Memory::template get<Word>(at.values + static_cast<int64_t>(chunk) * kOutBytes);
   }
-  static NGP_DEVICE void emit(float, const Raw& raw, uint8_t* out) { store_once(out, raw); }
+  static NGP_DEVICE void emit(const Decoding&, const Raw& raw, uint8_t* to) { store_once(to, raw); }
 };
 
 // --- One floating type to another -------------------------------------------------------------------
-template <Format kFrom, OutType kOut>
+template <OutType kOut>
 struct ConvertCodec {
-  static constexpr bool kHasScales = false;
   using Out = Chunk<kOut>;
-  static constexpr int kBatch = 5;
+  static constexpr bool kIsCopy = false;
   static constexpr int64_t kOutBytes = 16;
-  static constexpr int kWords = Out::kValues * (kFrom == Format::fp32 ? 4 : 2) / 4;
-  using Raw = Words<kWords>;
+  static constexpr int kHalfWords = Out::kValues / 2;  // of a chunk of two-byte values
+  struct Raw {
+    uint32_t word[Out::kValues];
+  };
 
-  static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
-    const uint8_t* from = at.values + static_cast<int64_t>(chunk) * (4 * kWords);
-    if constexpr (kWords <= 4) {
-      return load_once<Raw>(from);
+  template <class Memory>
+  static NGP_DEVICE Raw load(const TableView& table, const RowAddress& at, uint32_t chunk) {
+    Raw raw{};
+    if (table.format.format == Format::fp32) {
+      load_words<Memory, Out::kValues>(at.values, chunk, raw);
     } else {
-      const auto first = load_once<Bytes16>(from), second = load_once<Bytes16>(from + 16);
-      return {{first.word[0], first.word[1], first.word[2], first.word[3], second.word[0], second.word[1],
-               second.word[2], second.word[3]}};
+      load_words<Memory, kHalfWords>(at.values, chunk, raw);
     }
+    return raw;
   }
-  static NGP_DEVICE void emit(float, const Raw& raw, uint8_t* to) {
+  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
     Out out;
 #pragma unroll
     for (int i = 0; i < Out::kPairs; ++i) {
-      if constexpr (kFrom == Format::fp32) {
+      if (how.format == Format::fp32) {
         out.set_pair(i, {float_from_bits(raw.word[2 * i]), float_from_bits(raw.word[2 * i + 1])});
       } else {
-        out.set_pair(i,
-                     kFrom == Format::bf16 ? bf16x2_to_floats(raw.word[i]) : fp16x2_to_floats(raw.word[i]));
+        out.set_pair(
+            i, how.format == Format::bf16 ? bf16x2_to_floats(raw.word[i]) : fp16x2_to_floats(raw.word[i]));
       }
     }
     store_once(to, out.bytes);
   }
+
+ private:
+  template <class Memory, int kWords>
+  static NGP_DEVICE void load_words(const uint8_t* row, uint32_t chunk, Raw& raw) {
+    constexpr int kStep = kWords < 4 ? kWords : 4;
+    const uint8_t* from = row + static_cast<int64_t>(chunk) * (4 * kWords);
+#pragma unroll
+    for (int i = 0; i < kWords; i += kStep) {
+      const auto words = Memory::template get<Words<kStep>>(from + 4 * i);
+#pragma unroll
+      for (int k = 0; k < kStep; ++k) raw.word[i + k] = words.word[k];
+    }
+  }
 };
 
 // --- fp8: code to(out) times scale to(out), one rounding --------------------------------------------
-template <bool kRowwise, OutType kOut>
+template <OutType kOut>
 struct Fp8Codec {
-  static constexpr bool kHasScales = kRowwise;
   using Out = Chunk<kOut>;
-  static constexpr int kBatch = 5;
+  static constexpr bool kIsCopy = false;
   static constexpr int64_t kOutBytes = 16;
   static constexpr int kWords = Out::kValues / 4;
   struct Raw {
     Words<kWords> codes;
-    uint32_t scale;  // a row's own, as stored
+    uint32_t scale;  // a row's own, as an fp32
   };
 
-  static NGP_DEVICE Raw load([[maybe_unused]] const TableView& table, const RowAddress& at, uint32_t chunk) {
-    Raw raw{};
-    const uint8_t* from = at.values + static_cast<int64_t>(chunk) * (4 * kWords);
-    if constexpr (kWords == 1) {
-      raw.codes.word[0] = load_once<uint32_t>(from);
-    } else {
-      raw.codes = load_once<Words<kWords>>(from);
-    }
-    if constexpr (kRowwise) {
-      const uint8_t* scale = at.scales;
-      raw.scale = table.scale_is_bf16 ? static_cast<uint32_t>(load_once<uint16_t>(scale)) << 16
-                                      : load_once<uint32_t>(scale);
+  template <class Memory>
+  static NGP_DEVICE Raw load(const TableView& table, const RowAddress& at, uint32_t chunk) {
+    Raw raw{Memory::template get<Words<kWords>>(at.values + static_cast<int64_t>(chunk) * (4 * kWords)), 0};
+    if (table.format.format == Format::fp8_rowwise) {
+      raw.scale = table.scale_is_bf16 ? static_cast<uint32_t>(Memory::template get<uint16_t>(at.scales)) << 16
+                                      : Memory::template get<uint32_t>(at.scales);
     }
     return raw;
   }
-  static NGP_DEVICE void emit(float global_scale, const Raw& raw, uint8_t* to) {
-    const float scale = round_to(kOut, kRowwise ? float_from_bits(raw.scale) : global_scale);
+  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
+    const bool rowwise = how.format == Format::fp8_rowwise;
+    const float scale = round_to(kOut, rowwise ? float_from_bits(raw.scale) : how.global_scale);
     Out out;
 #pragma unroll
     for (int i = 0; i < Out::kPairs; ++i) {
@@ -134,9 +157,8 @@ struct Fp8Codec {
 // --- nvfp4: (code * block scale) * global scale in fp32, one rounding -------------------------------
 template <OutType kOut>
 struct Nvfp4Codec {
-  static constexpr bool kHasScales = true;
   using Out = Chunk<kOut>;
-  static constexpr int kBatch = 5;
+  static constexpr bool kIsCopy = false;
   static constexpr int64_t kOutBytes = 16;
   using Codes = std::conditional_t<Out::kValues == 8, uint32_t, uint16_t>;
   struct Raw {
@@ -144,20 +166,19 @@ struct Nvfp4Codec {
     uint8_t scale;
   };
 
+  template <class Memory>
   static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
     const int64_t i = static_cast<int64_t>(chunk);
-    return {load_once<Codes>(at.values + i * static_cast<int64_t>(sizeof(Codes))),
-            load_once<uint8_t>(at.scales + i / (kBlockElements / Out::kValues))};
+    return {Memory::template get<Codes>(at.values + i * static_cast<int64_t>(sizeof(Codes))),
+            Memory::template get<uint8_t>(at.scales + i / (kBlockElements / Out::kValues))};
   }
-  static NGP_DEVICE void emit(float global_scale, const Raw& raw, uint8_t* to) {
+  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
     // A code's bits, put at the exponent's low end of an fp16, are its value times 2^-14, subnormal included.
     const float scale = e4m3x2_to_floats(raw.scale).low * 0x1p14f;
-    const auto value = [&](float code) { return (code * scale) * global_scale; };
+    const auto value = [&](float code) { return (code * scale) * how.global_scale; };
     Float2 pair[Out::kPairs];  // element i of the lower half of the codes beside element i of the upper half
 #pragma unroll
-    for (int i = 0; i < Out::kPairs; ++i) {
-      pair[i] = fp16x2_to_floats(spread(raw.codes, i));
-    }
+    for (int i = 0; i < Out::kPairs; ++i) pair[i] = fp16x2_to_floats(spread(raw.codes, i));
     Out out;
 #pragma unroll
     for (int i = 0; i < Out::kPairs / 2; ++i) {
@@ -178,5 +199,25 @@ struct Nvfp4Codec {
     return spread(halves, i);
   }
 };
+
+// --- A chunk's end ----------------------------------------------------------------------------------
+template <int64_t kBytes>
+NGP_DEVICE void store_zeros(uint8_t* to) {
+  if constexpr (kBytes == 16) store_once(to, Bytes16{});
+  if constexpr (kBytes == 8) store_once(to, Bytes8{});
+  if constexpr (kBytes == 4) store_once(to, uint32_t{0});
+  if constexpr (kBytes == 2) store_once(to, uint16_t{0});
+  if constexpr (kBytes == 1) store_once(to, uint8_t{0});
+}
+
+// Rows that the table does not own are zeros, and nothing is read for them.
+template <class Codec>
+NGP_DEVICE void emit_or_clear(bool owned, const Decoding& how, const typename Codec::Raw& raw, uint8_t* to) {
+  if (owned) {
+    Codec::emit(how, raw, to);
+  } else {
+    store_zeros<Codec::kOutBytes>(to);
+  }
+}
 
 }  // namespace ngram_ple::gpu

@@ -104,7 +104,7 @@ int64_t blocks_for(int64_t items) {
 
 void check_batch(const char* op, const NgramBatch& batch, Stream stream) {
   fault_word().check(op, stream, [&](Fault* fault) {
-    launch(op, check_batch_kernel, blocks_for(batch.num_requests + 1), kThreads, stream, batch, fault);
+    launch(op, check_batch_kernel, {blocks_for(batch.num_requests + 1), kThreads}, stream, batch, fault);
   });
 }
 
@@ -112,7 +112,7 @@ void check_ids(const char* op, const IntArray& ids, int64_t num_ids, const Table
                Stream stream) {
   const int64_t end = whole ? table.row_end : INT64_MAX;
   fault_word().check(op, stream, [&](Fault* fault) {
-    launch(op, check_ids_kernel, blocks_for(num_ids), kThreads, stream, ids, num_ids, end, fault);
+    launch(op, check_ids_kernel, {blocks_for(num_ids), kThreads}, stream, ids, num_ids, end, fault);
   });
 }
 

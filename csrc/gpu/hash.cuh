@@ -122,16 +122,27 @@ struct HashedIds {
   FastDiv<uint32_t> by_heads;
   int32_t first_token;  // row 0 is this token's
 
-  // Every lane calls it; `row` does not decrease from lane to lane.
-  NGP_DEVICE int64_t operator()(int64_t row) const {
+  struct Place {
+    int32_t token, head;
+  };
+  NGP_DEVICE Place place_of(int64_t row) const {
     const auto place = divide(static_cast<uint32_t>(row), by_heads);
-    const int32_t t = first_token + static_cast<int32_t>(place.quotient);
-    const int32_t head = static_cast<int32_t>(place.remainder);
-    const int64_t size = batch.arrays.ngram_heads_vocab_sizes[head];
-    const int64_t offset = batch.arrays.ngram_heads_offsets[head];
+    return {first_token + static_cast<int32_t>(place.quotient), static_cast<int32_t>(place.remainder)};
+  }
+  NGP_DEVICE int64_t size(int32_t head) const { return batch.arrays.ngram_heads_vocab_sizes[head]; }
+  NGP_DEVICE int64_t offset(int32_t head) const { return batch.arrays.ngram_heads_offsets[head]; }
+
+  // Every lane calls it; tokens do not decrease from lane to lane.
+  NGP_DEVICE int64_t mixed(Place at) const {
     const bool is_short = batch.arrays.ngram_size <= kUnrolledNgram;
-    const int64_t mixed = is_short ? mix_short_ngram(batch, t, head) : mix_long_ngram(batch, t, head);
-    return floor_mod_by(mixed, size) + offset;
+    return is_short ? mix_short_ngram(batch, at.token, at.head) : mix_long_ngram(batch, at.token, at.head);
+  }
+
+  // Every lane calls it; rows do not decrease from lane to lane.
+  NGP_DEVICE int64_t operator()(int64_t row) const {
+    const Place at = place_of(row);
+    const int64_t divisor = size(at.head), first_row = offset(at.head);
+    return floor_mod_by(mixed(at), divisor) + first_row;
   }
 };
 

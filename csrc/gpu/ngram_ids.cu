@@ -1,4 +1,3 @@
-#include "gpu/gather.cuh"
 #include "gpu/hash.cuh"
 
 namespace ngram_ple::gpu {
@@ -6,22 +5,46 @@ namespace {
 
 constexpr int kThreads = 128;
 
-NGP_KERNEL(kThreads) ngram_ids_kernel(HashedIds ids, int64_t num_rows, int64_t* out) {
+// kHeads consecutive heads of one order a lane: they share the walk over the token's predecessors.
+template <int kHeads>
+NGP_KERNEL(kThreads)
+ngram_ids_kernel(HashedIds ids, int64_t num_lanes, int64_t* out) {
   const uint32_t lane = lane_index();
-  for (int64_t first = wave_index() * wave_size(); first < num_rows; first += num_waves() * wave_size()) {
-    const int64_t row = first + lane;
-    const int64_t id = ids(row < num_rows ? row : num_rows - 1);
-    if (row < num_rows) out[row] = id;
+  for (int64_t first = wave_index() * wave_size(); first < num_lanes; first += num_waves() * wave_size()) {
+    const int64_t mine = first + lane;
+    const HashedIds::Place place = ids.place_of((mine < num_lanes ? mine : num_lanes - 1) * kHeads);
+    int64_t sizes[kHeads], offsets[kHeads];
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      sizes[i] = ids.size(place.head + i);
+      offsets[i] = ids.offset(place.head + i);
+    }
+    const int64_t mixed = ids.mixed(place);
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const int64_t id = floor_mod_by(mixed, sizes[i]) + offsets[i];
+      if (mine < num_lanes) out[mine * kHeads + i] = id;
+    }
   }
+}
+
+template <int kHeads>
+void launch_ids(const HashedIds& ids, int64_t num_rows, int64_t* out, Stream stream) {
+  const int64_t lanes = num_rows / kHeads, waves = (lanes + kSmallestWave - 1) / kSmallestWave;
+  launch("ngram_ids", ngram_ids_kernel<kHeads>, {blocks_for_waves(waves, kThreads), kThreads}, stream, ids,
+         lanes, out);
 }
 
 }  // namespace
 
 void ngram_ids(const NgramBatch& batch, int64_t* out, Stream stream) {
+  constexpr int64_t kManyRows = 16384;
   for_each_piece("ngram_ids", batch, [&](const HashedIds& ids, int64_t first_row, int64_t num_rows) {
-    const int64_t waves = (num_rows + kSmallestWave - 1) / kSmallestWave;
-    launch("ngram_ids", ngram_ids_kernel, blocks_for_waves(waves, kThreads), kThreads, stream, ids, num_rows,
-           out + first_row);
+    if (num_rows >= kManyRows && batch.heads_per_ngram % 4 == 0) {
+      launch_ids<4>(ids, num_rows, out + first_row, stream);
+    } else {
+      launch_ids<1>(ids, num_rows, out + first_row, stream);
+    }
   });
 }
 

@@ -21,13 +21,4 @@ NGP_DEVICE const uint8_t* shuffle(const uint8_t* pointer, uint32_t from_lane) {
   return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(shuffle(bits, from_lane)));
 }
 
-// The address that another lane holds. Every lane calls it.
-template <bool kScales>
-NGP_DEVICE RowAddress shuffle_address(const RowAddress& mine, uint32_t from_lane) {
-  RowAddress at;
-  at.values = shuffle(mine.values, from_lane);
-  if constexpr (kScales) at.scales = shuffle(mine.scales, from_lane);
-  return at;
-}
-
 }  // namespace ngram_ple::gpu

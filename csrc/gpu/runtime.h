@@ -43,23 +43,31 @@ inline int64_t blocks_for_waves(int64_t waves, int threads) {
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-// Starts `blocks` blocks of `threads` threads; a call without blocks does nothing.
+// `blocks` blocks of `threads` threads, each block with so much shared memory; without blocks nothing
+// happens.
+struct Grid {
+  int64_t blocks;
+  int threads;
+  uint32_t shared_bytes = 0;
+};
+
 template <class... Params, class... Args>
-void launch(const char* op, void (*kernel)(Params...), int64_t blocks, int threads, Stream stream,
-            Args... args) {
-  if (blocks <= 0) return;
+void launch(const char* op, void (*kernel)(Params...), const Grid& grid, Stream stream, Args... args) {
+  if (grid.blocks <= 0) return;
 #if defined(NGRAM_PLE_EMULATOR)
   (void)op, (void)stream;
-  simt::run(blocks, threads, [&] { kernel(args...); });
+  simt::run(grid.blocks, grid.threads, grid.shared_bytes, [&] { kernel(args...); });
 #elif defined(__HIPCC__)
-  hipLaunchKernelGGL(kernel, dim3(static_cast<uint32_t>(blocks)), dim3(static_cast<uint32_t>(threads)), 0,
+  hipLaunchKernelGGL(kernel, dim3(static_cast<uint32_t>(grid.blocks)),
+                     dim3(static_cast<uint32_t>(grid.threads)), grid.shared_bytes,
                      static_cast<hipStream_t>(stream), args...);
   const hipError_t error = hipGetLastError();
   if (error != hipSuccess) throw_launch_error(op, hipGetErrorString(error));
 #else
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<uint32_t>(blocks));
-  config.blockDim = dim3(static_cast<uint32_t>(threads));
+  config.gridDim = dim3(static_cast<uint32_t>(grid.blocks));
+  config.blockDim = dim3(static_cast<uint32_t>(grid.threads));
+  config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
   if (error != cudaSuccess) throw_launch_error(op, cudaGetErrorString(error));
@@ -129,6 +137,18 @@ NGP_DEVICE uint32_t count_ones(uint64_t bits) {
 #endif
 }
 
+// What lanes wrote to shared memory before, all lanes of the wave see after.
+NGP_DEVICE void sync_wave() {
+#if defined(NGRAM_PLE_EMULATOR)
+  simt::sync_wave();
+#elif defined(__HIPCC__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup");
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
+#endif
+}
+
 // --- Memory -----------------------------------------------------------------------------------------
 template <int kWords>
 struct alignas(4 * kWords) Words {
@@ -155,6 +175,9 @@ NGP_DEVICE T load_once(const uint8_t* from) {
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
                  : "=r"(value.word[0]), "=r"(value.word[1])
                  : "l"(from));
+  } else if constexpr (sizeof(T) == 4) {
+    const uint32_t word = __ldg(reinterpret_cast<const uint32_t*>(from));
+    memcpy(&value, &word, sizeof value);
   } else {
     value = __ldg(reinterpret_cast<const T*>(from));
   }
@@ -188,6 +211,32 @@ NGP_DEVICE void store_once(uint8_t* to, T value) {
   } else {
     __stcs(reinterpret_cast<T*>(to), value);
   }
+#endif
+}
+
+// The block's shared memory, aligned to 16 bytes.
+NGP_DEVICE uint8_t* shared_memory() {
+#if defined(NGRAM_PLE_EMULATOR)
+  return simt::shared_memory();
+#else
+  extern __shared__ uint4 shared_words[];
+  return reinterpret_cast<uint8_t*>(shared_words);
+#endif
+}
+template <class T>
+NGP_DEVICE T load_shared(const uint8_t* from) {
+#if defined(NGRAM_PLE_EMULATOR)
+  return simt::load<T>(from);
+#else
+  return *reinterpret_cast<const T*>(from);
+#endif
+}
+template <class T>
+NGP_DEVICE void store_shared(uint8_t* to, T value) {
+#if defined(NGRAM_PLE_EMULATOR)
+  simt::store(to, value);
+#else
+  *reinterpret_cast<T*>(to) = value;
 #endif
 }
 

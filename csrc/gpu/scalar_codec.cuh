@@ -8,44 +8,42 @@ namespace ngram_ple::gpu {
 
 template <OutType kOut>
 struct ScalarCodec {
-  static constexpr bool kHasScales = true;
-  static constexpr int kBatch = 4;
+  static constexpr bool kIsCopy = false;
   static constexpr int64_t kOutBytes = out_element_bytes(kOut);
   struct Raw {
     uint32_t bits;  // of the value, or the byte
     float scale;    // of the row or block
-    Format format;
   };
 
+  template <class Memory>
   static NGP_DEVICE Raw load(const TableView& table, const RowAddress& at, uint32_t chunk) {
     const auto [values, scales] = at;
-    const Format format = table.format.format;
-    if constexpr (kOut == OutType::bytes) return {slot_byte(table, values, scales, chunk), 0.0f, format};
+    if constexpr (kOut == OutType::bytes) return {slot_byte(table, values, scales, chunk), 0.0f};
     const int64_t i = static_cast<int64_t>(chunk);
-    switch (format) {
+    switch (table.format.format) {
       case Format::bf16:
       case Format::fp16:
-        return {little_endian<2>(values + 2 * i), 0.0f, format};
+        return {little_endian<2>(values + 2 * i), 0.0f};
       case Format::fp32:
-        return {little_endian<4>(values + 4 * i), 0.0f, format};
+        return {little_endian<4>(values + 4 * i), 0.0f};
       case Format::fp8:
-        return {load_once<uint8_t>(values + i), 0.0f, format};
+        return {load_once<uint8_t>(values + i), 0.0f};
       case Format::fp8_rowwise:
-        return {load_once<uint8_t>(values + i), float_from_bits(row_scale(table, scales)), format};
+        return {load_once<uint8_t>(values + i), float_from_bits(row_scale(table, scales))};
       case Format::nvfp4:
         break;
     }
     const uint32_t codes = load_once<uint8_t>(values + i / 2);
     const float scale = e4m3x2_to_floats(load_once<uint8_t>(scales + i / kBlockElements)).low;
-    return {codes >> (4 * (i % 2)), scale, format};
+    return {codes >> (4 * (i % 2)), scale};
   }
 
-  static NGP_DEVICE void emit(float global_scale, const Raw& raw, uint8_t* to) {
+  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
     if constexpr (kOut == OutType::bytes) {
       store_once(to, static_cast<uint8_t>(raw.bits));
       return;
     }
-    const float value = decode(global_scale, raw);
+    const float value = decode(how, raw);
     if constexpr (kOut == OutType::fp32) store_once(to, bits_of(value));
     if constexpr (kOut == OutType::bf16)
       store_once(to, static_cast<uint16_t>(floats_to_bf16x2({value, 0.0f})));
@@ -76,8 +74,8 @@ struct ScalarCodec {
     return load_once<uint8_t>(scales + at);
   }
 
-  static NGP_DEVICE float decode(float global_scale, const Raw& raw) {
-    switch (raw.format) {
+  static NGP_DEVICE float decode(const Decoding& how, const Raw& raw) {
+    switch (how.format) {
       case Format::bf16:
         return bf16_to_float(static_cast<uint16_t>(raw.bits));
       case Format::fp16:
@@ -85,13 +83,13 @@ struct ScalarCodec {
       case Format::fp32:
         return float_from_bits(raw.bits);
       case Format::fp8:
-        return e4m3_to_float(static_cast<uint8_t>(raw.bits)) * round_to(kOut, global_scale);
+        return e4m3_to_float(static_cast<uint8_t>(raw.bits)) * round_to(kOut, how.global_scale);
       case Format::fp8_rowwise:
         return e4m3_to_float(static_cast<uint8_t>(raw.bits)) * round_to(kOut, raw.scale);
       case Format::nvfp4:
         break;
     }
-    return (e2m1_to_float(static_cast<uint8_t>(raw.bits)) * raw.scale) * global_scale;
+    return (e2m1_to_float(static_cast<uint8_t>(raw.bits)) * raw.scale) * how.global_scale;
   }
 };
 

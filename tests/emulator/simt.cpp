@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <vector>
@@ -12,7 +13,7 @@
 namespace ngram_ple::simt {
 namespace {
 
-enum class State { ready, in_shuffle, in_ballot, in_barrier, done };
+enum class State { ready, in_shuffle, in_ballot, in_wave_barrier, in_barrier, done };
 
 struct Thread {
   std::unique_ptr<Fiber> fiber;
@@ -25,6 +26,8 @@ struct Thread {
 // The one machine: kernels are launched from one thread.
 struct Machine {
   uint32_t wave = 32;
+  bool bulk_copy = true;
+  std::unique_ptr<uint8_t[]> shared;
   std::mt19937_64 random;
   std::vector<Thread> threads;
   const std::function<void()>* kernel = nullptr;
@@ -51,7 +54,8 @@ uint64_t wait_in(State state, uint64_t given, uint32_t from_lane) {
 // Lets the lanes of a wave go on when all of them stand in the same collective call.
 bool release_wave(Thread* lanes) {
   const State state = lanes[0].state;
-  if (state != State::in_shuffle && state != State::in_ballot) return false;
+  if (state != State::in_shuffle && state != State::in_ballot && state != State::in_wave_barrier)
+    return false;
   uint64_t ballot = 0;
   for (uint32_t lane = 0; lane < machine.wave; ++lane) {
     if (lanes[lane].state != state) return false;
@@ -102,8 +106,9 @@ void run_block() {
 
 void set_wave_size(uint32_t lanes) { machine.wave = lanes; }
 void set_order(uint64_t seed) { machine.random.seed(seed); }
+void set_bulk_copy(bool has) { machine.bulk_copy = has; }
 
-void run(int64_t blocks, int threads, const std::function<void()>& kernel) {
+void run(int64_t blocks, int threads, uint32_t shared_bytes, const std::function<void()>& kernel) {
   machine.kernel = &kernel;
   machine.block_threads = static_cast<uint32_t>(threads);
   machine.blocks = static_cast<uint32_t>(blocks);
@@ -111,7 +116,11 @@ void run(int64_t blocks, int threads, const std::function<void()>& kernel) {
   while (machine.threads.size() < machine.block_threads) {
     machine.threads.push_back({std::make_unique<Fiber>(thread_main)});
   }
-  for (machine.block = 0; machine.block < machine.blocks; ++machine.block) run_block();
+  for (machine.block = 0; machine.block < machine.blocks; ++machine.block) {
+    machine.shared.reset(new uint8_t[shared_bytes]);
+    std::memset(machine.shared.get(), 0xA5, shared_bytes);  // nothing is left from the block before
+    run_block();
+  }
 }
 
 uint32_t wave_size() { return machine.wave; }
@@ -125,7 +134,18 @@ uint32_t shuffle(uint32_t value, uint32_t from_lane) {
   return static_cast<uint32_t>(wait_in(State::in_shuffle, value, from_lane));
 }
 uint64_t ballot(bool yes) { return wait_in(State::in_ballot, yes ? 1 : 0, 0); }
+void sync_wave() { wait_in(State::in_wave_barrier, 0, 0); }
 void sync_block() { wait_in(State::in_barrier, 0, 0); }
+
+uint8_t* shared_memory() { return machine.shared.get(); }
+bool has_bulk_copy() { return machine.bulk_copy; }
+void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0 ||
+      bytes % 16 != 0) {
+    fail("a bulk copy is not of 16-byte units");
+  }
+  std::memcpy(to, from, bytes);
+}
 
 void fail(const char* sentence) {
   std::fprintf(stderr, "SIMT emulator: %s (block %u, thread %u).\n", sentence, machine.block,

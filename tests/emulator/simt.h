@@ -15,9 +15,10 @@ namespace ngram_ple::simt {
 // --- Settings, for the tests ------------------------------------------------------------------------
 void set_wave_size(uint32_t lanes);  // 32 (the default) or 64
 void set_order(uint64_t seed);       // of the threads
+void set_bulk_copy(bool has);        // whether the machine copies in bulk (the default) or only by lanes
 
 // --- What runtime.h asks for ------------------------------------------------------------------------
-void run(int64_t blocks, int threads, const std::function<void()>& kernel);
+void run(int64_t blocks, int threads, uint32_t shared_bytes, const std::function<void()>& kernel);
 
 uint32_t wave_size();
 uint32_t thread_index();
@@ -27,7 +28,11 @@ uint32_t grid_blocks();
 
 uint32_t shuffle(uint32_t value, uint32_t from_lane);
 uint64_t ballot(bool yes);
+void sync_wave();
 void sync_block();
+uint8_t* shared_memory();  // of the block, exactly as large as asked for
+bool has_bulk_copy();
+void bulk_copy(uint8_t* to, const uint8_t* from, uint32_t bytes);
 
 [[noreturn]] void fail(const char* sentence);
 

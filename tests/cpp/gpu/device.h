@@ -10,24 +10,27 @@
 
 namespace ngram_ple::test {
 
-void* device_malloc(size_t bytes);
-void device_free(void* memory);
+enum class Placement { device, pinned };  // pinned host memory is read through the bus
+
+void* allocate(size_t bytes, Placement placement);
+void release(void* memory, Placement placement);
 void copy_to_device(void* to, const void* from, size_t bytes);
 void copy_to_host(void* to, const void* from, size_t bytes);  // waits for the kernels before it
 
 // `bytes` bytes of device memory that start `offset` bytes past an allocation's alignment.
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(size_t bytes, size_t offset = 0)
-      : memory_(device_malloc(bytes + offset)), bytes_(bytes), offset_(offset) {}
+  explicit DeviceBuffer(size_t bytes, size_t offset = 0, Placement placement = Placement::device)
+      : memory_(allocate(bytes + offset, placement)), bytes_(bytes), offset_(offset), placement_(placement) {}
   template <class T>
-  explicit DeviceBuffer(const std::vector<T>& values, size_t offset = 0)
-      : DeviceBuffer(values.size() * sizeof(T), offset) {
+  explicit DeviceBuffer(const std::vector<T>& values, size_t offset = 0,
+                        Placement placement = Placement::device)
+      : DeviceBuffer(values.size() * sizeof(T), offset, placement) {
     copy_to_device(data(), values.data(), bytes_);
   }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer() { device_free(memory_); }
+  ~DeviceBuffer() { release(memory_, placement_); }
 
   uint8_t* data() const { return static_cast<uint8_t*>(memory_) + offset_; }
   template <class T>
@@ -44,6 +47,7 @@ class DeviceBuffer {
  private:
   void* memory_;
   size_t bytes_, offset_;
+  Placement placement_;
 };
 
 // An output between two guard zones, all of it poisoned. take() checks the guards and returns what is

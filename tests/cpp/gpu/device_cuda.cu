@@ -14,18 +14,30 @@ void check(cudaError_t error) {
 
 }  // namespace
 
-void* device_malloc(size_t bytes) {
+void* allocate(size_t bytes, Placement placement) {
   void* memory = nullptr;
-  if (bytes != 0) check(cudaMalloc(&memory, bytes));
+  if (bytes == 0) return memory;
+  if (placement == Placement::device) {
+    check(cudaMalloc(&memory, bytes));
+  } else {
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+  }
   return memory;
 }
-void device_free(void* memory) { cudaFree(memory); }
+void release(void* memory, Placement placement) {
+  if (memory == nullptr) return;
+  if (placement == Placement::device) {
+    cudaFree(memory);
+  } else {
+    cudaFreeHost(memory);
+  }
+}
 void copy_to_device(void* to, const void* from, size_t bytes) {
-  if (bytes != 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  if (bytes != 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 void copy_to_host(void* to, const void* from, size_t bytes) {
   check(cudaDeviceSynchronize());
-  if (bytes != 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+  if (bytes != 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 
 }  // namespace ngram_ple::test

@@ -67,6 +67,17 @@ TEST(NgramIds, OrdersAndHeads) {
   }
 }
 
+// Large batches share the walk among four heads where K allows.
+TEST(NgramIds, LargeBatches) {
+  for (int32_t heads : {8, 4, 6}) {
+    BatchCase what;
+    what.tokens = 2100;
+    what.requests = 40;
+    what.heads_per_ngram = heads;
+    check(what, static_cast<uint64_t>(200 + heads));
+  }
+}
+
 TEST(NgramIds, IntegerTypes) {
   for (int mask = 0; mask < 8; ++mask) {
     BatchCase what;

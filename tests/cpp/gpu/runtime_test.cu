@@ -19,7 +19,7 @@ template <class In, class Out>
 std::vector<Out> map(void (*kernel)(const In*, int64_t, Out*), const std::vector<In>& in) {
   const DeviceBuffer device_in(in), device_out(std::vector<Out>(in.size()));
   const int64_t count = static_cast<int64_t>(in.size());
-  launch("test", kernel, (count + kThreads - 1) / kThreads, kThreads, nullptr,
+  launch("test", kernel, {(count + kThreads - 1) / kThreads, kThreads}, nullptr,
          static_cast<const In*>(device_in.as<In>()), count, device_out.as<Out>());
   return device_out.template download<Out>();
 }

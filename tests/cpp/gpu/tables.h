@@ -19,6 +19,7 @@ struct TableCase {
   bool scale_is_bf16 = false;
   int64_t spare_bytes = 0;  // between rows
   size_t offset = 0;        // of the first row from an aligned address
+  Placement placement = Placement::device;
   float global_scale = 0.37f;
 };
 
@@ -83,8 +84,8 @@ inline Table make_table(const TableCase& what, Random& random) {
 class DeviceTable {
  public:
   explicit DeviceTable(const Table& table)
-      : rows_(table.rows, table.what.offset),
-        scales_(table.scales),
+      : rows_(table.rows, table.what.offset, table.what.placement),
+        scales_(table.scales, 0, table.what.placement),
         global_(std::vector<float>{table.what.global_scale}),
         view_(table.view(rows_.data(), scales_.data(), global_.as<float>())) {}
   const TableView& view() const { return view_; }

@@ -1,0 +1,71 @@
+// Which of the two gather kernels runs, and with how many waves.
+#pragma once
+
+#include <algorithm>
+
+#include "gpu/gather.cuh"
+#include "gpu/staged_gather.cuh"
+
+namespace ngram_ple::gpu {
+
+// The largest power of two up to 16 that divides all of them.
+template <class... Numbers>
+int64_t common_alignment(Numbers... numbers) {
+  const uint64_t bits = (uint64_t{16} | ... | static_cast<uint64_t>(numbers));
+  return static_cast<int64_t>(bits & (~bits + 1));
+}
+inline uint64_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+// Whether every row carries all its scales where its format's slot has them.
+inline bool scales_inside(const TableView& table) {
+  const RowFormat& format = table.format;
+  return table.scales == table.rows + format.scale_offset && table.scale_stride == table.row_stride &&
+         !table.scale_is_bf16 && table.row_stride >= format.slot_bytes;
+}
+
+// Bytes of a row that the staged kernel brings to shared memory, 0 when it cannot.
+inline int64_t staged_bytes(const TableView& table) {
+  const RowFormat& format = table.format;
+  if (format.scale_bytes > 0 && !scales_inside(table)) return 0;
+  const int64_t alignment = common_alignment(address(table.rows), table.row_stride, format.slot_bytes);
+  return alignment == 16 && format.slot_bytes <= kMostStagedBytes ? format.slot_bytes : 0;
+}
+
+// Up to so many rows take a wave each.
+inline constexpr int64_t kFewRows = 2048;
+
+// Rows a wave of the staged kernel: 2 to 4 KiB, but fewer while that would leave multiprocessors idle.
+inline uint32_t staged_rows_per_wave(int64_t num_rows, int64_t row_bytes) {
+  constexpr int64_t kWavesWanted = 2048, kWaveBytes = 4096;
+  int64_t rows = kSmallestWave;
+  while (rows > 1 && (rows * row_bytes > kWaveBytes || (rows > 4 && num_rows / rows < kWavesWanted)))
+    rows /= 2;
+  return static_cast<uint32_t>(rows);
+}
+
+template <class Ids, class Codec>
+void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const TableView& table, uint32_t chunks,
+                   uint8_t* out, Stream stream) {
+  const uint32_t row_bytes = static_cast<uint32_t>(staged_bytes(table));
+  const uint32_t rows = staged_rows_per_wave(num_rows, row_bytes);
+  const StagedShape shape{num_rows, rows, row_bytes, make_fast_div(row_bytes / 16), make_fast_div(chunks)};
+  constexpr uint32_t kWaves = kGatherThreads / kSmallestWave;
+  const Grid grid{blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads), kGatherThreads,
+                  kWaves * (shape.wave_bytes() + static_cast<uint32_t>(sizeof(ArrivalCount)))};
+  launch(op, gather_staged_kernel<Ids, Codec>, grid, stream, ids, table, shape, out);
+}
+
+template <class Ids, class Codec>
+void launch_gather(const char* op, const Ids& ids, int64_t num_rows, const TableView& table,
+                   int64_t out_row_bytes, uint8_t* out, Stream stream) {
+  const uint32_t chunks = static_cast<uint32_t>(out_row_bytes / Codec::kOutBytes);
+  if constexpr (Codec::kOutBytes == 16) {
+    if (num_rows > kFewRows && staged_bytes(table) > 0) {
+      return launch_staged<Ids, Codec>(op, ids, num_rows, table, chunks, out, stream);
+    }
+  }
+  const Grid grid{blocks_for_waves(num_rows, kGatherThreads), kGatherThreads};
+  launch(op, gather_row_kernel<Ids, Codec>, grid, stream, ids, table, num_rows, chunks, out);
+}
+
+}  // namespace ngram_ple::gpu
