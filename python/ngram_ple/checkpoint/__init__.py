@@ -13,18 +13,25 @@ from ngram_ple.checkpoint.loader import TableLoader
 from ngram_ple.checkpoint.open import Checkpoint, StoredTable, open_checkpoint, read_table
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
 from ngram_ple.checkpoint.safetensors_writer import TensorToWrite, write_folder
+from ngram_ple.checkpoint.survey import LayerSurvey, Survey, survey_checkpoint
+from ngram_ple.checkpoint.verify import Verdict, verify_checkpoint
 from ngram_ple.checkpoint.write import stored_config, table_tensors, write_checkpoint
 
 __all__ = [
     "Checkpoint",
+    "LayerSurvey",
     "StoredTable",
+    "Survey",
     "TableLoader",
     "TensorSlice",
     "TensorToWrite",
+    "Verdict",
     "open_checkpoint",
     "read_table",
     "stored_config",
+    "survey_checkpoint",
     "table_tensors",
+    "verify_checkpoint",
     "write_checkpoint",
     "write_folder",
 ]

@@ -42,17 +42,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Missing:
-    """Tensors of one leaf that did not come: shards (None: of no shard) and what the first one should be."""
+    """Tensors of one leaf that did not come, by shard; None stands for one that is of no shard."""
 
     leaf: str
     shards: tuple[int | None, ...]
-    expected: str
-
-    def message(self, prefix: str) -> str:
-        """Say so in a sentence."""
-        listed = ", ".join(names.shard_name(shard, self.leaf) for shard in self.shards[:_LISTED])
-        more = f" and {len(self.shards) - _LISTED} more" if len(self.shards) > _LISTED else ""
-        return f"{prefix}{listed}{more} missing: expected {self.expected}"
 
 
 class Coverage:
@@ -146,7 +139,8 @@ class Coverage:
     def prove(self) -> None:
         """Raise CheckpointError naming what is missing, unless every owned row and scale was given once."""
         for missing in self.missing():
-            raise CheckpointError(missing.message(self._prefix))
+            more = f" and {len(missing.shards) - _LISTED} more" if len(missing.shards) > _LISTED else ""
+            raise CheckpointError(self.missing_message(missing.leaf, *missing.shards[:_LISTED], more=more))
 
     def missing(self) -> Iterator[Missing]:
         """Tell what must still come, leaf by leaf."""
@@ -154,20 +148,21 @@ class Coverage:
             seen = self._seen.get(leaf.name, {})
             shards = [] if None in seen else [s for s in self._owned_shards() if s not in seen]
             if shards:
-                first, last = self._rows(shards[0])
-                yield Missing(
-                    leaf.name,
-                    tuple(shards),
-                    f"{self._described(leaf, last - first)} for rows {first}..{last - 1} of the "
-                    f"{self._layout.format} table",
-                )
+                yield Missing(leaf.name, tuple(shards))
         scale = self._layout.global_scale
         if scale and not self._seen.get(scale.name):
-            yield Missing(
-                scale.name,
-                (None,),
-                f"one {' or '.join(scale.dtypes)} value, the global scale of the {self._layout.format} table",
-            )
+            yield Missing(scale.name, (None,))
+
+    def missing_message(self, leaf: str, *shards: int | None, more: str = "") -> str:
+        """Say that tensors of a leaf are missing and what the first one should be."""
+        listed = ", ".join(names.shard_name(shard, leaf) for shard in shards)
+        if leaf in self._leaves:
+            first, last = self._rows(shards[0])
+            what = f"{self._described(self._leaves[leaf], last - first)} for rows {first}..{last - 1}"
+        else:
+            assert self._layout.global_scale
+            what = f"one {' or '.join(self._layout.global_scale.dtypes)} value, the global scale"
+        return f"{self._prefix}{listed}{more} missing: expected {what} of the {self._layout.format} table"
 
     def _rows(self, shard: int | None) -> tuple[int, int]:
         return (0, self._padded_rows) if shard is None else shard_rows(shard, self._padded_rows, self._parts)

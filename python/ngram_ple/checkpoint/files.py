@@ -83,10 +83,10 @@ class _Finder:
             )
         for file in files:
             with self.reported():
-                self._take(read_header(_inside(folder, file), is_ple_name))
+                self._take(read_header(inside_folder(folder, file), is_ple_name))
 
     def _by_index(self) -> None:
-        index = _inside(self._folder, INDEX_FILE)
+        index = inside_folder(self._folder, INDEX_FILE)
         try:
             placed = _read_weight_map(read_bounded(index, _MAX_INDEX_BYTES))
         except OSError as error:
@@ -98,7 +98,7 @@ class _Finder:
             expected.setdefault(file, []).append(name)
         for file in sorted(expected):
             with self.reported():
-                path = _inside(self._folder, file, f"{index} names {shown(file)}, but ")
+                path = inside_folder(self._folder, file, f"{index} names {shown(file)}, but ")
                 self._of_index(path, file, expected[file], placed)
 
     def _of_index(self, path: Path, file: str, expected: list[str], placed: dict[str, str]) -> None:
@@ -169,7 +169,7 @@ def _check_file_name(name: str, file: str) -> None:
         raise ValueError(f"weight_map[{shown(name)}] must name a *.safetensors file, got {shown(file)}")
 
 
-def _inside(folder: Path, file: str, blame: str = "") -> Path:
+def inside_folder(folder: Path, file: str, blame: str = "") -> Path:
     """Return the path of a file of the folder, unless links lead out of it.
 
     A Hugging Face cache is the one exception: its snapshots are links to the blobs beside them.

@@ -10,7 +10,7 @@ import torch
 from ngram_ple.checkpoint.coverage import Coverage, Part
 from ngram_ple.checkpoint.read import RowRead, block_rows, read_rows
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, TORCH_DTYPES, TensorSlice
-from ngram_ple.checkpoint.scales import global_scale_value, row_scale_bytes
+from ngram_ple.checkpoint.scales import GlobalScales, row_scale_bytes
 from ngram_ple.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class TableLoader:
             self._prefix,
         )
         self._queue: list[RowRead] = []
-        self._global_scale: tuple[float, str] | None = None
+        self._global_scale = GlobalScales()
         self.buffers: dict[str, list[int]] = {}
 
     def add(self, name: str, source: TensorSlice | torch.Tensor) -> str | None:
@@ -112,7 +112,7 @@ class TableLoader:
         if part.kind == "buffer":
             self.buffers[part.leaf] = [int(value) for value in small_tensor(source).tolist()]
         elif part.kind == "global_scale":
-            self._take_global_scale(small_tensor(source), part, name)
+            self._global_scale.take(small_tensor(source), part.reciprocal, f"{self._prefix}{name}")
         elif isinstance(source, TensorSlice):
             self._queue.append(RowRead(source, part.leaf, part.first_row, f"{self._prefix}{name}"))
         else:
@@ -131,18 +131,8 @@ class TableLoader:
         self._coverage.prove()
         read_rows(self._queue, self._sink, self._threads, self._progress)
         self._queue = []
-        if self._global_scale is not None:
-            self._sink.set_global_scale(self._global_scale[0])
-
-    def _take_global_scale(self, tensor: torch.Tensor, part: Part, name: str) -> None:
-        scale = global_scale_value(tensor, part.reciprocal, f"{self._prefix}{name}")
-        if self._global_scale is not None and self._global_scale[0] != scale:
-            earlier, earlier_name = self._global_scale
-            raise CheckpointError(
-                f"{self._prefix}{name}: expected the global scale {earlier} of {self._prefix}{earlier_name}, "
-                f"got {scale}"
-            )
-        self._global_scale = (scale, name)
+        if self._global_scale.value is not None:
+            self._sink.set_global_scale(self._global_scale.value)
 
     def _copy(self, tensor: torch.Tensor, part: Part, name: str) -> None:
         if tensor.is_meta:

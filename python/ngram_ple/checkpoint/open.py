@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ngram_ple.checkpoint import names
 from ngram_ple.checkpoint.coverage import Coverage
 from ngram_ple.checkpoint.detect import detect_format
-from ngram_ple.checkpoint.files import locate_tensors
+from ngram_ple.checkpoint.files import Report, locate_tensors
 from ngram_ple.checkpoint.loader import TableLoader, small_tensor
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
 from ngram_ple.config import NGramConfig, read_config
@@ -106,24 +106,39 @@ class Checkpoint:
         ConfigError
             An unsupported quantization algorithm.
         """
-        try:
-            chosen = names.select_prefix(self.tensors, config) if prefix is None else prefix
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.folder}: {error}") from None
-        under = {name[len(chosen) :]: at for name, at in self.tensors.items() if name.startswith(chosen)}
-        tensors = {name: at for name, at in under.items() if not names.is_ignored(name)}
+        chosen = self.select_prefix(config) if prefix is None else prefix
+        tensors = self.under(chosen)
         configured = explain_format(config.quantization_config, chosen, config.ple_embedding_dtype)
         decision = detect_format(tensors, configured, chosen)
         return StoredTable(
             config, chosen, tensors, decision.format, decision.rule, _read_buffers(tensors, config, chosen)
         )
 
+    def select_prefix(self, config: NGramConfig) -> str:
+        """Find where the configured layer's table lies; CheckpointError without exactly one place."""
+        try:
+            return names.select_prefix(self.tensors, config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.folder}: {error}") from None
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    def under(self, prefix: str) -> dict[str, TensorSlice]:
+        """Return the tensors under a prefix by relative name, without ignored ones."""
+        found = {name[len(prefix) :]: at for name, at in self.tensors.items() if name.startswith(prefix)}
+        return {name: at for name, at in found.items() if not names.is_ignored(name)}
+
+
+def open_checkpoint(path: str | os.PathLike[str], report: Report | None = None) -> Checkpoint:
     """Open a Hugging Face checkpoint folder: config.json and the headers of the files that hold PLE tensors.
 
     Files are found by model.safetensors.index.json, else model.safetensors, else every file that ends in
     .safetensors. Files that an index names for other tensors need not be there.
+
+    Parameters
+    ----------
+    path : path
+    report : callable, optional
+        Called with the CheckpointError of each file or tensor in error, which is then left out; by default
+        the first one is raised.
 
     Raises
     ------
@@ -138,7 +153,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         raise CheckpointError(
             f"{folder}: must be a checkpoint folder, got {'a file' if folder.exists() else 'nothing'}"
         )
-    return Checkpoint(folder, read_config(folder), locate_tensors(folder))
+    return Checkpoint(folder, read_config(folder), locate_tensors(folder, report))
 
 
 def read_table(
@@ -180,16 +195,20 @@ def read_table(
 def _read_buffers(
     tensors: Mapping[str, TensorSlice], config: NGramConfig, prefix: str
 ) -> dict[str, list[int]]:
-    expected = dict(zip(names.BUFFERS, (config.ngram_size, config.num_heads, config.num_heads), strict=True))
-    buffers = {}
-    for name, length in expected.items():
-        tensor = tensors.get(name)
-        if tensor is None:
-            continue
-        if tensor.dtype != "I64" or tensor.shape != (length,):
-            raise CheckpointError(
-                f"{tensor.file}: {prefix}{name}: expected I64 [{length}], "
-                f"got {tensor.dtype} {list(tensor.shape)}"
-            )
-        buffers[name] = [int(value) for value in small_tensor(tensor).tolist()]
-    return buffers
+    found = ((name, read_buffer(name, tensors, config, prefix)) for name in names.BUFFERS)
+    return {name: values for name, values in found if values is not None}
+
+
+def read_buffer(
+    name: str, tensors: Mapping[str, TensorSlice], config: NGramConfig, prefix: str
+) -> list[int] | None:
+    """Read a stored hash buffer, if it is there; CheckpointError for another dtype or size."""
+    tensor = tensors.get(name)
+    if tensor is None:
+        return None
+    length = config.ngram_size if name == "layer_multipliers" else config.num_heads
+    if tensor.dtype != "I64" or tensor.shape != (length,):
+        raise CheckpointError(
+            f"{tensor.file}: {prefix}{name}: expected I64 [{length}], got {tensor.dtype} {list(tensor.shape)}"
+        )
+    return [int(value) for value in small_tensor(tensor).tolist()]

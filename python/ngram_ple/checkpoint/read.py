@@ -60,6 +60,11 @@ def block_rows(leaf: str, row_bytes: int) -> int:
     return max(1, limit // max(1, row_bytes))
 
 
+def reading_threads() -> int:
+    """Count the CPUs at hand, 16 at most."""
+    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+
+
 def read_rows(
     reads: Sequence[RowRead],
     sink: RowSink,
@@ -88,7 +93,7 @@ def read_rows(
     blocks = (
         block for read in reads for block in _blocks(read, sink.row_start, sink.row_end) if block.num_rows
     )
-    _Run(blocks, sink, progress).work(threads or min(_MAX_THREADS, len(os.sched_getaffinity(0))))
+    _Run(blocks, sink, progress).work(threads or reading_threads())
 
 
 class _Run:

@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 
-from ngram_ple.cli import bench, demo, embed
+from ngram_ple.cli import bench, demo, embed, inspect, verify
 from ngram_ple.errors import NgramPleError, NgramPleWarning
 
-_COMMANDS = (demo, embed, bench)
-_EPILOG = "Exit status: 0 done, 2 an error (one sentence on stderr), 130 interrupted."
+_COMMANDS = (demo, embed, inspect, verify, bench)
+_EPILOG = (
+    "Exit status: 0 done, 1 verify found problems, 2 an error (one sentence on stderr), 130 interrupted."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 2 wrong arguments, or an error that one sentence on stderr tells; 130 interrupted.
+        0 done; 1 `verify` found problems; 2 wrong arguments, or an error that one sentence on stderr
+        tells; 130 interrupted.
     """
     try:
         arguments = _parser().parse_args(argv)
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = f"ngram-ple {arguments.command}"
     try:
         with _plain_warnings(program):
-            arguments.run(arguments)
+            status = arguments.run(arguments)
             sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a defect, worth its traceback
         print(f"{program}: {_sentence(error)}", file=sys.stderr)
         return 2
-    return 0
+    return int(status or 0)
 
 
 def _parser() -> argparse.ArgumentParser:

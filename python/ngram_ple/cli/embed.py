@@ -215,7 +215,7 @@ def embed_text(
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's, read at its first use
     home_device(placement)
     config = NGramConfig.from_pretrained(open_checkpoint(checkpoint).config, layer)
-    tokens = _read_tokens(text, TextTokenizer(tokenizer), config, progress)
+    tokens = read_tokens(text, TextTokenizer(tokenizer), config, progress)
     row_bytes = config.ple_embed_dim * _DTYPES[dtype].itemsize
     _check_room(out, tokens.num_tokens * (row_bytes + 8 * config.num_heads + 8))
     embedding = NGramEmbedding.from_pretrained(
@@ -309,7 +309,8 @@ class _Pieces:
             torch.cuda.synchronize(self._device)
 
 
-def _read_tokens(text: Path, tokenizer: TextTokenizer, config: NGramConfig, progress: bool) -> RaggedTokens:
+def read_tokens(text: Path, tokenizer: TextTokenizer, config: NGramConfig, progress: bool) -> RaggedTokens:
+    """Read and tokenize a text, one request a paragraph; NgramPleError when it has no token."""
     total = text.stat().st_size
     with tqdm(total=total, desc="tokenizing", unit="B", unit_scale=True, disable=not progress) as bar:
         tokens = tokenize(read_paragraphs(text, bar.update), tokenizer, config.vocab_size)

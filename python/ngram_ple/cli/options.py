@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 
 def positive(text: str) -> int:
@@ -14,6 +15,23 @@ def positive(text: str) -> int:
 def natural(text: str) -> int:
     """Parse an integer of at least 0, for argparse."""
     return _at_least(text, 0)
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the folder that a command reads."""
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        type=Path,
+        help="Hugging Face checkpoint folder; its config.json, index and PLE files suffice",
+    )
+
+
+def add_layer(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add ``--layer``; without it, `default` says which ones."""
+    parser.add_argument(
+        "--layer", type=natural, metavar="L", help=f"index among the PLE layers (default: {default})"
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -29,3 +29,8 @@ def size(nbytes: int) -> str:
             return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
