@@ -196,7 +196,8 @@ class NGramEmbedding(torch.nn.Module):
             A wrong dtype, shape or device, from the operator.
         """
         self._require_loaded()
-        if torch.compiler.is_exporting():
+        # Dynamo takes is_exporting() for true in torch.compile too on torch 2.11.
+        if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
             raise NgramPleError(
                 "torch.export would copy the table into the program as a constant: export a function that "
                 "calls ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"

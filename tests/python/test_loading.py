@@ -153,8 +153,7 @@ def test_a_load_without_buffers_forgets_those_of_the_last_one(device: torch.devi
     assert module.layer_multipliers.tolist() == derived
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_export_refuses_to_bake_the_table_in(device: torch.device, strict: bool) -> None:
+def test_export_refuses_to_bake_the_table_in(device: torch.device) -> None:
     module = loaded(device, "bf16")
-    with pytest.raises(Exception, match=r"torch\.export would copy the table|Observed exception"):
-        torch.export.export(module, batch(device), strict=strict)
+    with pytest.raises(NgramPleError, match=r"torch\.export would copy the table"):
+        torch.export.export(module, batch(device), strict=False)
