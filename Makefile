@@ -4,6 +4,8 @@
 #   make lint      formatting, lint and types, the same as CI
 #   make sanitize  the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make bench     the CPU kernels against their baselines (a table of 4 GiB)
+#   make gpu-test  every test on a machine with a GPU, with its own Python: see tests/gpu_test
+#   make gpu-bench the GPU kernels against their baselines there
 #   make clean     remove .venv and everything built
 # TORCH_SPEC is the torch to install, PYTHON the interpreter of a new .venv.
 
@@ -20,7 +22,7 @@ CPP_TESTS := -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DNGRAM_PLE_TESTS=ON -DN
 NATIVE := setup.py pyproject.toml CMakeLists.txt $(wildcard cmake/* csrc/*/*)
 APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
 
-.PHONY: demo test lint sanitize bench clean system
+.PHONY: demo test lint sanitize bench gpu-test gpu-bench clean system
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/native $(VENV)/extra-demo
@@ -43,6 +45,13 @@ sanitize: $(VENV)/base
 bench: $(VENV)/native $(VENV)/extra-bench
 	$(BIN)/python bench/ngram_ids.py
 	$(BIN)/python bench/embed.py
+
+gpu-test:
+	PYTHON=$(PYTHON) tests/gpu_test
+
+# On what gpu-test built.
+gpu-bench:
+	PYTHONPATH=build/gpu/site $(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
 
 clean:
 	rm -rf $(VENV) build python/*.egg-info python/ngram_ple/*.so python/ngram_ple/_build_info.json
