@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <cstring>
 
-extern "C" void plain_gather(const char* table, const int64_t* ids, int64_t count, int64_t row_bytes, char* out,
-                             int threads) {
+extern "C" void plain_gather(const char* table, const int64_t* ids, int64_t count, int64_t row_bytes,
+                             char* out, int threads) {
   constexpr int64_t kAhead = 32;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int part = 0; part < threads; ++part) {
