@@ -1,6 +1,6 @@
 // From stored rows to output, a chunk at a time. A codec says what one chunk needs from memory (Raw, load)
-// and what it becomes (emit); the two are apart so that a kernel can have many loads under way. The
-// arithmetic is that of core/numeric.h, two values at a time. These codecs want rows aligned to what they
+// and what it becomes (decode to a Word); the two are apart so that a kernel can have many loads under way.
+// The arithmetic is that of core/numeric.h, two values at a time. These codecs want rows aligned to what they
 // load, and write 16 bytes a chunk: 8 values of two bytes or 4 of four. scalar_codec.cuh takes the rest.
 #pragma once
 
@@ -24,14 +24,9 @@ struct InShared {
   }
 };
 
-// --- What decoding needs besides the row ------------------------------------------------------------
-struct Decoding {
-  Format format;
-  float global_scale;
-};
-
-NGP_DEVICE Decoding decoding_of(const TableView& table) {
-  return {table.format.format, table.global_scale == nullptr ? 1.0f : *table.global_scale};
+// --- Shared by the codecs ---------------------------------------------------------------------------
+NGP_DEVICE float global_scale_of(const TableView& table) {
+  return table.global_scale == nullptr ? 1.0f : *table.global_scale;
 }
 
 NGP_DEVICE float round_to(OutType out, float value) {
@@ -58,52 +53,57 @@ struct Chunk {
 };
 
 // --- A row as it is: to its own type, and whole slots -----------------------------------------------
-template <class Word>
+template <class ThisWord>
 struct CopyCodec {
-  using Raw = Word;
+  using Raw = ThisWord;
+  using Word = ThisWord;
   static constexpr bool kIsCopy = true;
-  static constexpr int64_t kOutBytes = sizeof(Word);
+
+  explicit NGP_DEVICE CopyCodec(const TableView&) {}
 
   template <class Memory>
-  static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
-    return Memory::template get<Word>(at.values + static_cast<int64_t>(chunk) * kOutBytes);
+  NGP_DEVICE Raw load(const RowAddress& at, uint32_t chunk) const {
+    return Memory::template get<Word>(at.values +
+                                      static_cast<int64_t>(chunk) * static_cast<int64_t>(sizeof(Word)));
   }
-  static NGP_DEVICE void emit(const Decoding&, const Raw& raw, uint8_t* to) { store_once(to, raw); }
+  NGP_DEVICE Word decode(const Raw& raw) const { return raw; }
 };
 
 // --- One floating type to another -------------------------------------------------------------------
 template <OutType kOut>
 struct ConvertCodec {
   using Out = Chunk<kOut>;
+  using Word = Bytes16;
   static constexpr bool kIsCopy = false;
-  static constexpr int64_t kOutBytes = 16;
   static constexpr int kHalfWords = Out::kValues / 2;  // of a chunk of two-byte values
   struct Raw {
     uint32_t word[Out::kValues];
   };
 
+  explicit NGP_DEVICE ConvertCodec(const TableView& table) : from_(table.format.format) {}
+
   template <class Memory>
-  static NGP_DEVICE Raw load(const TableView& table, const RowAddress& at, uint32_t chunk) {
+  NGP_DEVICE Raw load(const RowAddress& at, uint32_t chunk) const {
     Raw raw{};
-    if (table.format.format == Format::fp32) {
+    if (from_ == Format::fp32) {
       load_words<Memory, Out::kValues>(at.values, chunk, raw);
     } else {
       load_words<Memory, kHalfWords>(at.values, chunk, raw);
     }
     return raw;
   }
-  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
+  NGP_DEVICE Word decode(const Raw& raw) const {
     Out out;
 #pragma unroll
     for (int i = 0; i < Out::kPairs; ++i) {
-      if (how.format == Format::fp32) {
+      if (from_ == Format::fp32) {
         out.set_pair(i, {float_from_bits(raw.word[2 * i]), float_from_bits(raw.word[2 * i + 1])});
       } else {
-        out.set_pair(
-            i, how.format == Format::bf16 ? bf16x2_to_floats(raw.word[i]) : fp16x2_to_floats(raw.word[i]));
+        out.set_pair(i,
+                     from_ == Format::bf16 ? bf16x2_to_floats(raw.word[i]) : fp16x2_to_floats(raw.word[i]));
       }
     }
-    store_once(to, out.bytes);
+    return out.bytes;
   }
 
  private:
@@ -118,64 +118,74 @@ struct ConvertCodec {
       for (int k = 0; k < kStep; ++k) raw.word[i + k] = words.word[k];
     }
   }
+
+  Format from_;
 };
 
 // --- fp8: code to(out) times scale to(out), one rounding --------------------------------------------
-template <OutType kOut>
+template <bool kRowwise, OutType kOut>
 struct Fp8Codec {
   using Out = Chunk<kOut>;
+  using Word = Bytes16;
   static constexpr bool kIsCopy = false;
-  static constexpr int64_t kOutBytes = 16;
   static constexpr int kWords = Out::kValues / 4;
   struct Raw {
     Words<kWords> codes;
     uint32_t scale;  // a row's own, as an fp32
   };
 
+  explicit NGP_DEVICE Fp8Codec(const TableView& table)
+      : scale_is_bf16_(table.scale_is_bf16), scale_(round_to(kOut, global_scale_of(table))) {}
+
   template <class Memory>
-  static NGP_DEVICE Raw load(const TableView& table, const RowAddress& at, uint32_t chunk) {
+  NGP_DEVICE Raw load(const RowAddress& at, uint32_t chunk) const {
     Raw raw{Memory::template get<Words<kWords>>(at.values + static_cast<int64_t>(chunk) * (4 * kWords)), 0};
-    if (table.format.format == Format::fp8_rowwise) {
-      raw.scale = table.scale_is_bf16 ? static_cast<uint32_t>(Memory::template get<uint16_t>(at.scales)) << 16
-                                      : Memory::template get<uint32_t>(at.scales);
+    if constexpr (kRowwise) {
+      raw.scale = scale_is_bf16_ ? static_cast<uint32_t>(Memory::template get<uint16_t>(at.scales)) << 16
+                                 : Memory::template get<uint32_t>(at.scales);
     }
     return raw;
   }
-  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
-    const bool rowwise = how.format == Format::fp8_rowwise;
-    const float scale = round_to(kOut, rowwise ? float_from_bits(raw.scale) : how.global_scale);
+  NGP_DEVICE Word decode(const Raw& raw) const {
+    const float scale = kRowwise ? round_to(kOut, float_from_bits(raw.scale)) : scale_;
     Out out;
 #pragma unroll
     for (int i = 0; i < Out::kPairs; ++i) {
       const Float2 code = e4m3x2_to_floats(static_cast<uint16_t>(raw.codes.word[i / 2] >> (16 * (i % 2))));
       out.set_pair(i, {code.low * scale, code.high * scale});
     }
-    store_once(to, out.bytes);
+    return out.bytes;
   }
+
+ private:
+  bool scale_is_bf16_;
+  float scale_;
 };
 
 // --- nvfp4: (code * block scale) * global scale in fp32, one rounding -------------------------------
 template <OutType kOut>
 struct Nvfp4Codec {
   using Out = Chunk<kOut>;
+  using Word = Bytes16;
   static constexpr bool kIsCopy = false;
-  static constexpr int64_t kOutBytes = 16;
   using Codes = std::conditional_t<Out::kValues == 8, uint32_t, uint16_t>;
   struct Raw {
     Codes codes;
     uint8_t scale;
   };
 
+  explicit NGP_DEVICE Nvfp4Codec(const TableView& table) : global_scale_(global_scale_of(table)) {}
+
   template <class Memory>
-  static NGP_DEVICE Raw load(const TableView&, const RowAddress& at, uint32_t chunk) {
+  NGP_DEVICE Raw load(const RowAddress& at, uint32_t chunk) const {
     const int64_t i = static_cast<int64_t>(chunk);
     return {Memory::template get<Codes>(at.values + i * static_cast<int64_t>(sizeof(Codes))),
             Memory::template get<uint8_t>(at.scales + i / (kBlockElements / Out::kValues))};
   }
-  static NGP_DEVICE void emit(const Decoding& how, const Raw& raw, uint8_t* to) {
+  NGP_DEVICE Word decode(const Raw& raw) const {
     // A code's bits, put at the exponent's low end of an fp16, are its value times 2^-14, subnormal included.
     const float scale = e4m3x2_to_floats(raw.scale).low * 0x1p14f;
-    const auto value = [&](float code) { return (code * scale) * how.global_scale; };
+    const auto value = [&](float code) { return (code * scale) * global_scale_; };
     Float2 pair[Out::kPairs];  // element i of the lower half of the codes beside element i of the upper half
 #pragma unroll
     for (int i = 0; i < Out::kPairs; ++i) pair[i] = fp16x2_to_floats(spread(raw.codes, i));
@@ -185,7 +195,7 @@ struct Nvfp4Codec {
       out.set_pair(i, {value(pair[2 * i].low), value(pair[2 * i + 1].low)});
       out.set_pair(i + Out::kPairs / 2, {value(pair[2 * i].high), value(pair[2 * i + 1].high)});
     }
-    store_once(to, out.bytes);
+    return out.bytes;
   }
 
  private:
@@ -198,26 +208,17 @@ struct Nvfp4Codec {
     const uint32_t halves = (codes & 0xFFu) | static_cast<uint32_t>(codes >> 8) << 16;
     return spread(halves, i);
   }
+
+  float global_scale_;
 };
 
 // --- A chunk's end ----------------------------------------------------------------------------------
-template <int64_t kBytes>
-NGP_DEVICE void store_zeros(uint8_t* to) {
-  if constexpr (kBytes == 16) store_once(to, Bytes16{});
-  if constexpr (kBytes == 8) store_once(to, Bytes8{});
-  if constexpr (kBytes == 4) store_once(to, uint32_t{0});
-  if constexpr (kBytes == 2) store_once(to, uint16_t{0});
-  if constexpr (kBytes == 1) store_once(to, uint8_t{0});
-}
-
-// Rows that the table does not own are zeros, and nothing is read for them.
+// Rows that the table does not own are zeros; nothing was read for them.
 template <class Codec>
-NGP_DEVICE void emit_or_clear(bool owned, const Decoding& how, const typename Codec::Raw& raw, uint8_t* to) {
-  if (owned) {
-    Codec::emit(how, raw, to);
-  } else {
-    store_zeros<Codec::kOutBytes>(to);
-  }
+NGP_DEVICE typename Codec::Word decode_or_zero(const Codec& codec, bool owned,
+                                               const typename Codec::Raw& raw) {
+  const typename Codec::Word word = codec.decode(raw);
+  return owned ? word : typename Codec::Word{};
 }
 
 }  // namespace ngram_ple::gpu

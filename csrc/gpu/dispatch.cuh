@@ -6,6 +6,11 @@
 
 namespace ngram_ple::gpu {
 
+template <class Codec>
+struct Chosen {
+  using Type = Codec;
+};
+
 // Whether the output's bytes stand in the table just so.
 inline bool is_copy(const TableView& table, OutType out_type) {
   const RowFormat& format = table.format;
@@ -24,11 +29,11 @@ inline bool is_copy(const TableView& table, OutType out_type) {
 
 template <class Start>
 void dispatch_copy(int64_t width, Start&& start) {
-  if (width == 16) return start(CopyCodec<Bytes16>{});
-  if (width == 8) return start(CopyCodec<Bytes8>{});
-  if (width == 4) return start(CopyCodec<uint32_t>{});
-  if (width == 2) return start(CopyCodec<uint16_t>{});
-  start(CopyCodec<uint8_t>{});
+  if (width == 16) return start(Chosen<CopyCodec<Bytes16>>{});
+  if (width == 8) return start(Chosen<CopyCodec<Bytes8>>{});
+  if (width == 4) return start(Chosen<CopyCodec<uint32_t>>{});
+  if (width == 2) return start(Chosen<CopyCodec<uint16_t>>{});
+  start(Chosen<CopyCodec<uint8_t>>{});
 }
 
 template <OutType kOut, class Start>
@@ -40,22 +45,23 @@ void dispatch_decode(const TableView& table, bool out_is_aligned, Start&& start)
   switch (table.format.format) {
     case Format::bf16:
     case Format::fp16:
-      if (wide && rows >= 2 * kValues) return start(ConvertCodec<kOut>{});
+      if (wide && rows >= 2 * kValues) return start(Chosen<ConvertCodec<kOut>>{});
       break;
     case Format::fp32:
-      if (wide && rows == 16) return start(ConvertCodec<kOut>{});
+      if (wide && rows == 16) return start(Chosen<ConvertCodec<kOut>>{});
       break;
     case Format::fp8:
-      if (wide && rows >= kValues) return start(Fp8Codec<kOut>{});
+      if (wide && rows >= kValues) return start(Chosen<Fp8Codec<false, kOut>>{});
       break;
     case Format::fp8_rowwise:
-      if (wide && rows >= kValues && scales >= (table.scale_is_bf16 ? 2 : 4)) return start(Fp8Codec<kOut>{});
+      if (wide && rows >= kValues && scales >= (table.scale_is_bf16 ? 2 : 4))
+        return start(Chosen<Fp8Codec<true, kOut>>{});
       break;
     case Format::nvfp4:
-      if (wide && rows >= kValues / 2) return start(Nvfp4Codec<kOut>{});
+      if (wide && rows >= kValues / 2) return start(Chosen<Nvfp4Codec<kOut>>{});
       break;
   }
-  start(ScalarCodec<kOut>{});
+  start(Chosen<ScalarCodec<kOut>>{});
 }
 
 template <class Start>
@@ -74,7 +80,7 @@ void dispatch_codec(const TableView& table, OutType out_type, const uint8_t* out
     case OutType::fp32:
       return dispatch_decode<OutType::fp32>(table, aligned, start);
     case OutType::bytes:
-      return start(ScalarCodec<OutType::bytes>{});
+      return start(Chosen<ScalarCodec<OutType::bytes>>{});
   }
 }
 
@@ -83,8 +89,9 @@ template <class Ids>
 void gather(const char* op, const Ids& ids, int64_t num_rows, const TableView& table, OutType out_type,
             uint8_t* out, Stream stream) {
   if (num_rows <= 0) return;
-  dispatch_codec(table, out_type, out, [&](auto codec) {
-    launch_gather<Ids, decltype(codec)>(op, ids, num_rows, table, table.out_row_bytes(out_type), out, stream);
+  dispatch_codec(table, out_type, out, [&](auto chosen) {
+    launch_gather<Ids, typename decltype(chosen)::Type>(op, ids, num_rows, table,
+                                                        table.out_row_bytes(out_type), out, stream);
   });
 }
 

@@ -14,16 +14,17 @@ inline constexpr int kGatherThreads = 128;
 template <class Ids, class Codec>
 NGP_KERNEL(kGatherThreads)
 gather_row_kernel(Ids ids, TableView table, int64_t num_rows, uint32_t chunks, uint8_t* out) {
-  const Decoding how = decoding_of(table);
+  const Codec codec(table);
   for (int64_t row = wave_index(); row < num_rows; row += num_waves()) {
     const int64_t id = ids(row);
     const bool owned = table.owns(id);
     const RowAddress at = owned ? address_of(table, id) : RowAddress{};
-    uint8_t* to = out + row * chunks * Codec::kOutBytes;
+    constexpr int64_t kBytes = sizeof(typename Codec::Word);
+    uint8_t* to = out + row * chunks * kBytes;
     for (uint32_t chunk = lane_index(); chunk < chunks; chunk += wave_size()) {
       typename Codec::Raw raw{};
-      if (owned) raw = Codec::template load<InGlobal>(table, at, chunk);
-      emit_or_clear<Codec>(owned, how, raw, to + static_cast<int64_t>(chunk) * Codec::kOutBytes);
+      if (owned) raw = codec.template load<InGlobal>(at, chunk);
+      store_once(to + chunk * kBytes, decode_or_zero(codec, owned, raw));
     }
   }
 }

@@ -32,13 +32,13 @@ inline int64_t staged_bytes(const TableView& table) {
 }
 
 // Up to so many rows take a wave each.
-inline constexpr int64_t kFewRows = 2048;
+inline constexpr int64_t kFewRows = 4096;
 
-// Rows a wave of the staged kernel: 2 to 4 KiB, but fewer while that would leave multiprocessors idle.
+// Rows a wave of the staged kernel: some 2 KiB, but fewer while that would leave multiprocessors idle.
 inline uint32_t staged_rows_per_wave(int64_t num_rows, int64_t row_bytes) {
-  constexpr int64_t kWavesWanted = 2048, kWaveBytes = 4096;
-  int64_t rows = kSmallestWave;
-  while (rows > 1 && (rows * row_bytes > kWaveBytes || (rows > 4 && num_rows / rows < kWavesWanted)))
+  constexpr int64_t kMostRows = 16, kMostWaveBytes = 4096, kWavesWanted = 2048;
+  int64_t rows = kMostRows;
+  while (rows > 1 && (rows * row_bytes > kMostWaveBytes || (rows > 4 && num_rows / rows < kWavesWanted)))
     rows /= 2;
   return static_cast<uint32_t>(rows);
 }
@@ -48,7 +48,12 @@ void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const Table
                    uint8_t* out, Stream stream) {
   const uint32_t row_bytes = static_cast<uint32_t>(staged_bytes(table));
   const uint32_t rows = staged_rows_per_wave(num_rows, row_bytes);
-  const StagedShape shape{num_rows, rows, row_bytes, make_fast_div(row_bytes / 16), make_fast_div(chunks)};
+  const StagedShape shape{num_rows,
+                          rows,
+                          row_bytes,
+                          static_cast<uint32_t>(table.format.scale_offset),
+                          make_fast_div(row_bytes / 16),
+                          make_fast_div(chunks)};
   constexpr uint32_t kWaves = kGatherThreads / kSmallestWave;
   const Grid grid{blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads), kGatherThreads,
                   kWaves * (shape.wave_bytes() + static_cast<uint32_t>(sizeof(ArrivalCount)))};
@@ -58,8 +63,9 @@ void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const Table
 template <class Ids, class Codec>
 void launch_gather(const char* op, const Ids& ids, int64_t num_rows, const TableView& table,
                    int64_t out_row_bytes, uint8_t* out, Stream stream) {
-  const uint32_t chunks = static_cast<uint32_t>(out_row_bytes / Codec::kOutBytes);
-  if constexpr (Codec::kOutBytes == 16) {
+  const uint32_t chunks =
+      static_cast<uint32_t>(out_row_bytes / static_cast<int64_t>(sizeof(typename Codec::Word)));
+  if constexpr (sizeof(typename Codec::Word) == 16) {
     if (num_rows > kFewRows && staged_bytes(table) > 0) {
       return launch_staged<Ids, Codec>(op, ids, num_rows, table, chunks, out, stream);
     }

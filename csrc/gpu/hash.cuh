@@ -16,16 +16,31 @@ namespace ngram_ple::gpu {
 // N-grams up to this size are hashed from registers, longer ones by a loop.
 inline constexpr int kUnrolledNgram = 4;
 
-// x mod d in [0, d), for every x and 1 <= d <= 2^62, as floor_mod of core/fast_mod.h.
+// x mod d in [0, d), for every x and every d within [2^14, 2^62].
 //
-// Three roundings of 2^-53 and one of 2^-52 put the quotient's estimate within |x / d| 2^-50.6 of x / d, that
-// is 2^-1.6 for d >= 2^14; rounded to an integer it is less than 0.84 off, so -d < x - q d < d.
-NGP_DEVICE int64_t floor_mod_by(int64_t x, int64_t d) {
-  if (d < (1 << 14)) return floor_mod(x, make_floor_mod(d));
-  const int64_t quotient = nearest_integer(static_cast<double>(x) * (1.0 / static_cast<double>(d)));
+// x, d, 1 / d and their product are rounded, which puts the quotient's estimate within |x / d| 2^-50.6 of x /
+// d, that is 2^-1.6; rounded to an integer it is less than 0.84 off, so -d < x - q d < d.
+NGP_DEVICE int64_t large_floor_mod(int64_t x, int64_t d) {
+  const int64_t quotient = nearest_integer(static_cast<double>(x) * reciprocal(static_cast<double>(d)));
   const int64_t r = static_cast<int64_t>(static_cast<uint64_t>(x) -
                                          static_cast<uint64_t>(quotient) * static_cast<uint64_t>(d));
   return r < 0 ? r + d : r;
+}
+inline constexpr int64_t kLargeDivisor = 1 << 14;
+
+// x mod divisors[i], as floor_mod of core/fast_mod.h.
+template <int kCount>
+NGP_DEVICE void floor_mods(int64_t x, const int64_t (&divisors)[kCount], int64_t (&remainders)[kCount]) {
+  bool large = true;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) large = large && divisors[i] >= kLargeDivisor;
+  if (large) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) remainders[i] = large_floor_mod(x, divisors[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) remainders[i] = floor_mod(x, make_floor_mod(divisors[i]));
+  }
 }
 
 // Where a token stands: its request (-1: none) and how many of the request's tokens precede it.
@@ -141,8 +156,10 @@ struct HashedIds {
   // Every lane calls it; rows do not decrease from lane to lane.
   NGP_DEVICE int64_t operator()(int64_t row) const {
     const Place at = place_of(row);
-    const int64_t divisor = size(at.head), first_row = offset(at.head);
-    return floor_mod_by(mixed(at), divisor) + first_row;
+    const int64_t divisor[] = {size(at.head)}, first_row = offset(at.head);
+    int64_t remainder[1];
+    floor_mods(mixed(at), divisor, remainder);
+    return remainder[0] + first_row;
   }
 };
 

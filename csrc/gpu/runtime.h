@@ -241,6 +241,17 @@ NGP_DEVICE void store_shared(uint8_t* to, T value) {
 }
 
 // --- Numbers ----------------------------------------------------------------------------------------
+// 1 / value for a normal value, within 2^-51.9 of it.
+NGP_DEVICE double reciprocal(double value) {
+#if defined(__CUDA_ARCH__)
+  double guess;  // good to 2^-19; with it and its error e, guess (1 + e + e e) is off by e^3
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(guess) : "d"(value));
+  const double error = __fma_rn(-value, guess, 1.0);
+  return __fma_rn(guess, __fma_rn(error, error, error), guess);
+#else
+  return 1.0 / value;
+#endif
+}
 NGP_DEVICE int64_t nearest_integer(double value) {
 #if defined(NGRAM_PLE_EMULATOR)
   return __builtin_llrint(value);

@@ -16,6 +16,7 @@ struct StagedShape {
   int64_t num_rows;
   uint32_t rows_per_wave;  // at most kSmallestWave
   uint32_t row_bytes;      // staged of each row: values, and scales where the slot has them; a multiple of 16
+  uint32_t scale_offset;   // inside them
   FastDiv<uint32_t> pieces_per_row;  // row_bytes / 16
   FastDiv<uint32_t> chunks_per_row;
 
@@ -70,19 +71,31 @@ NGP_DEVICE void store_stage(uint8_t* stage, const StagedShape& shape, uint32_t r
   if (lane_index() == 0) bulk_store(to, stage, rows * shape.row_bytes);
 }
 
+// Without a branch, so that the loads and decodings of a batch overlap: lanes past the end read the last
+// chunk again, and rows that the table does not own are read as they lie and then replaced.
 template <class Codec>
-NGP_DEVICE void decode_stage(const TableView& table, const uint8_t* stage, const StagedShape& shape,
-                             uint32_t rows, uint64_t owned, const Decoding& how, uint8_t* to) {
-  const uint32_t chunks = rows * shape.chunks_per_row.divisor;
-#pragma unroll 4
-  for (uint32_t chunk = lane_index(); chunk < chunks; chunk += wave_size()) {
-    const auto place = divide(chunk, shape.chunks_per_row);
-    const uint8_t* row = stage + place.quotient * shape.row_bytes;
-    const RowAddress at{row, row + table.format.scale_offset};
-    const bool held = owned >> place.quotient & 1;
-    typename Codec::Raw raw{};
-    if (held) raw = Codec::template load<InShared>(table, at, place.remainder);
-    emit_or_clear<Codec>(held, how, raw, to + static_cast<int64_t>(chunk) * Codec::kOutBytes);
+NGP_DEVICE void decode_stage(const Codec& codec, const uint8_t* stage, const StagedShape& shape,
+                             uint32_t rows, uint64_t owned, uint8_t* to) {
+  constexpr int kBatch = 5;
+  constexpr uint32_t kBytes = sizeof(typename Codec::Word);
+  const uint32_t chunks = rows * shape.chunks_per_row.divisor, held = static_cast<uint32_t>(owned);
+  for (uint32_t first = lane_index(); first - lane_index() < chunks; first += wave_size() * kBatch) {
+    typename Codec::Raw raw[kBatch];
+    uint32_t row[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t chunk = first + i * wave_size();
+      const auto place = divide(chunk < chunks ? chunk : chunks - 1, shape.chunks_per_row);
+      row[i] = place.quotient;
+      const uint8_t* at = stage + place.quotient * shape.row_bytes;
+      raw[i] = codec.template load<InShared>(RowAddress{at, at + shape.scale_offset}, place.remainder);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t chunk = first + i * wave_size();
+      const auto word = decode_or_zero(codec, held >> row[i] & 1, raw[i]);
+      if (chunk < chunks) store_once(to + chunk * kBytes, word);
+    }
   }
 }
 
@@ -96,7 +109,7 @@ gather_staged_kernel(Ids ids, TableView table, StagedShape shape, uint8_t* out) 
       reinterpret_cast<ArrivalCount*>(shared_memory() + waves * shape.wave_bytes()) + wave_in_block;
   const bool bulk = has_bulk_copy();
   if (bulk && lane == 0) init_arrivals(arrivals);
-  const Decoding how = decoding_of(table);
+  const Codec codec(table);
 
   uint32_t parity = 0;
   for (int64_t first = wave_index() * shape.rows_per_wave; first < shape.num_rows;
@@ -114,11 +127,12 @@ gather_staged_kernel(Ids ids, TableView table, StagedShape shape, uint8_t* out) 
     }
     parity ^= 1;
 
-    uint8_t* to = out + first * shape.chunks_per_row.divisor * Codec::kOutBytes;
+    uint8_t* to =
+        out + first * shape.chunks_per_row.divisor * static_cast<int64_t>(sizeof(typename Codec::Word));
     if (Codec::kIsCopy && bulk) {
       store_stage(stage, shape, rows, owned, to);
     } else {
-      decode_stage<Codec>(table, stage, shape, rows, owned, how, to);
+      decode_stage(codec, stage, shape, rows, owned, to);
     }
     sync_wave();  // the stage is free again
   }

@@ -136,45 +136,44 @@ TEST(Lookup, RowsThatNobodyOwnsAreZeroAndUnread) {
 
 TEST(Lookup, Counts) {
   Random random(5);
-  for (int64_t count : {0, 1, 2, 15, 16, 17, 33, 4099}) {
+  for (int64_t count : {0, 1, 2, 15, 16, 17, 33, 4096, 4097}) {
     TableCase what;
     what.head_dim = 8;
     check_lookup(what, OutType::bf16, some_ids(random, count, 0, 99), random);
   }
 }
 
-// Past the few rows that take a wave each: staged, and such as cannot be.
+// Past the few rows (4096) that take a wave each: staged, and such as cannot be.
 TEST(Lookup, ManyRows) {
   Random random(9);
   for (Format format : kFormats) {
     for (OutType type : kOuts) {
+      // Left out: what runs the very code of another case.
+      const bool same_copy = format <= Format::fp32 && type == OutType::bytes;
+      if (same_copy || (format == Format::fp16 && type != OutType::bf16)) continue;
+      if (format != Format::fp32 && type == OutType::fp16) continue;
       TableCase what;
       what.format = format;
       what.head_dim = 32;
       what.rows = 70;
       what.row_start = 10;
-      check_lookup(what, type, some_ids(random, 2051, 0, 90), random);
-      if (type == OutType::fp16) continue;
-      what.spare_bytes = 4;  // not to be staged
-      check_lookup(what, type, some_ids(random, 2051, 0, 90), random);
-      what.spare_bytes = 0;
-      what.scales_apart = true;
-      if (format == Format::nvfp4) check_lookup(what, type, some_ids(random, 2051, 0, 90), random);
+      check_lookup(what, type, some_ids(random, 4101, 0, 90), random);
     }
   }
   TableCase odd;
   odd.head_dim = 9;
-  check_lookup(odd, OutType::fp32, some_ids(random, 2051, 0, 99), random);
-  TableCase large;  // too long to be staged
-  large.head_dim = 5000;
-  large.rows = 3;
-  check_lookup(large, OutType::bf16, some_ids(random, 2049, 0, 3), random);
+  check_lookup(odd, OutType::fp32, some_ids(random, 4101, 0, 99), random);
+  TableCase apart;
+  apart.format = Format::nvfp4;
+  apart.head_dim = 16;
+  apart.scales_apart = true;
+  check_lookup(apart, OutType::bf16, some_ids(random, 4101, 0, 99), random);
 }
 
 TEST(Lookup, PinnedTable) {
   Random random(11);
   for (Format format : kFormats) {
-    for (int64_t count : {20, 2100}) {
+    for (int64_t count : {20, 4100}) {
       TableCase what;
       what.format = format;
       what.head_dim = 32;
@@ -188,7 +187,7 @@ TEST(Embed, ManyRows) {
   for (Format format : {Format::bf16, Format::fp8, Format::fp8_rowwise, Format::nvfp4}) {
     Random random(10);
     BatchCase shape;
-    shape.tokens = 131;
+    shape.tokens = 260;
     shape.requests = 7;
     shape.padding = 3;
     shape.largest_head = 20;

@@ -184,7 +184,11 @@ struct Dividend {
   int64_t x, d;
 };
 NGP_KERNEL(kThreads) floor_mod_kernel(const Dividend* in, int64_t count, int64_t* out) {
-  if (my_index() < count) out[my_index()] = floor_mod_by(in[my_index()].x, in[my_index()].d);
+  if (my_index() >= count) return;
+  const int64_t divisor[] = {in[my_index()].d};
+  int64_t remainder[1];
+  floor_mods(in[my_index()].x, divisor, remainder);
+  out[my_index()] = remainder[0];
 }
 
 TEST(Runtime, FloorModIsExact) {
