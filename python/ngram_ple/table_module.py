@@ -1,0 +1,172 @@
+"""A module around a table: what may and what may not be done to its memory."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import torch
+
+from ngram_ple.errors import ConfigError, NgramPleError, NgramPleWarning
+from ngram_ple.formats import RowFormat
+from ngram_ple.hash_plan import BUFFER_FIELDS, HashPlan
+from ngram_ple.tables import Table, home_device, make_table
+
+_log = logging.getLogger("ngram_ple")
+_TABLE_KEY = "ngram_embedding.slots"
+_SCALE_KEY = "ngram_embedding.global_scale"
+_Self = TypeVar("_Self", bound="TableModule")
+
+
+class TableModule(torch.nn.Module):
+    """Holds one table and the hash buffers beside it, where and as they were made.
+
+    The table is raw bytes, neither Parameter nor buffer: no cast, move or copy of a model reaches it.
+
+    Parameters
+    ----------
+    format : RowFormat
+    plan : HashPlan
+    placement : str
+        One of `ngram_ple.tables.PLACEMENTS`.
+    device : torch.device
+        The home of hash buffers and results; meta allocates nothing until ``to_empty``.
+    dtype : torch.dtype
+        Of the results.
+
+    Attributes
+    ----------
+    table : ngram_ple.tables.Table
+    table_in_state_dict : bool
+        Whether ``state_dict`` includes the table's bytes; False by default.
+    """
+
+    layer_multipliers: torch.Tensor
+    ngram_heads_vocab_sizes: torch.Tensor
+    ngram_heads_offsets: torch.Tensor
+
+    def __init__(
+        self, format: RowFormat, plan: HashPlan, placement: str, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.placement = placement
+        self.dtype = dtype
+        self.table_in_state_dict = False
+        self._format = format
+        self._plan = plan
+        self._materialize(device)
+
+    def _materialize(self, device: torch.device) -> None:
+        """Allocate table and hash buffers on `device`; nothing is loaded then."""
+        self._loaded = False
+        self.table: Table = make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
+        for name, field in BUFFER_FIELDS.items():
+            values = getattr(self._plan, field)
+            self.register_buffer(name, torch.tensor(values, dtype=torch.int64, device=device))
+        _log.info("%s: %s", type(self).__name__, self.extra_repr())
+
+    def _set_plan(self, plan: HashPlan) -> None:
+        """Take other hash buffers for the same table, in place."""
+        if plan.padded_rows != self._plan.padded_rows:
+            raise ConfigError(
+                f"the loaded hash buffers need a table of {plan.padded_rows} rows, got one of "
+                f"{self._plan.padded_rows}: construct with plan="
+            )
+        self._plan = plan
+        for name, field in BUFFER_FIELDS.items():
+            getattr(self, name).copy_(torch.tensor(getattr(plan, field), dtype=torch.int64, device="cpu"))
+
+    def _buffers_in_order(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.layer_multipliers, self.ngram_heads_vocab_sizes, self.ngram_heads_offsets
+
+    def _require_loaded(self) -> None:
+        if not self._loaded:
+            raise NgramPleError(
+                "the table is not loaded: use from_pretrained, or load_weights and finish_loading"
+            )
+
+    def extra_repr(self) -> str:
+        """Return format, dtype, placement, rows and bytes."""
+        table = self.table
+        return (
+            f"format={self._format.name}, dtype={self.dtype}, placement={self.placement}, "
+            f"device={table.slots.device}, rows={table.slots.shape[0]}, bytes={table.nbytes}"
+        )
+
+    def _apply(self: _Self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> _Self:
+        """Keep table and buffers where they are, whatever .to(), .half(), .cuda() ask."""
+        here = self.table.slots.device
+        probe = fn(torch.empty(0, dtype=self.dtype, device=here))
+        if here.type == "meta" and probe.device.type != "meta":
+            self._materialize(home_device(self.placement, None if self.placement == "cpu" else probe.device))
+            here = self.table.slots.device
+        asked = [str(probe.device)] if probe.device != here else []
+        asked += [str(probe.dtype)] if probe.dtype != self.dtype else []
+        if asked:
+            warnings.warn(
+                f"{type(self).__name__} stays on {here} with dtype {self.dtype}, got a move or cast to "
+                f"{' and '.join(asked)}: choose placement, device and dtype when it is constructed",
+                NgramPleWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def requires_grad_(self: _Self, requires_grad: bool = True) -> _Self:
+        """Refuse True: lookups have no gradient."""
+        if requires_grad:
+            raise NgramPleError(
+                f"{type(self).__name__} has no gradients: its table is stored bytes, not a Parameter"
+            )
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        """Refuse: a copy would double the table."""
+        raise NgramPleError(
+            f"{type(self).__name__} cannot be copied or pickled: its table of {self.table.nbytes} bytes would "
+            "be doubled; share the module, or load the checkpoint again"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse, as for a copy."""
+        self.__deepcopy__({})
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.table_in_state_dict:
+            self._require_loaded()
+            destination[prefix + _TABLE_KEY] = self.table.slots
+            if self.table.global_scale is not None:
+                destination[prefix + _SCALE_KEY] = self.table.global_scale
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Take hash buffers and, when there, the table's bytes, into the memory that is held."""
+        stored = {
+            name: state_dict[prefix + name].tolist() for name in BUFFER_FIELDS if prefix + name in state_dict
+        }
+        self._set_plan(self._plan.with_buffers(stored, "the state dict"))
+        slots = state_dict.get(prefix + _TABLE_KEY)
+        scale = state_dict.get(prefix + _SCALE_KEY)
+        if slots is not None:
+            if self.table.slots.is_meta:
+                raise NgramPleError(
+                    f"{prefix}{_TABLE_KEY} needs memory, got a module on the meta device: call to_empty first"
+                )
+            if slots.dtype != torch.uint8 or slots.shape != self.table.slots.shape:
+                raise NgramPleError(
+                    f"{prefix}{_TABLE_KEY} must be uint8 {list(self.table.slots.shape)}, got {slots.dtype} "
+                    f"{list(slots.shape)}"
+                )
+            if self.table.global_scale is not None:
+                if scale is None or scale.dtype != torch.float32 or scale.shape != (1,):
+                    came = "nothing" if scale is None else f"{scale.dtype} {list(scale.shape)}"
+                    raise NgramPleError(f"{prefix}{_SCALE_KEY} must be float32 [1], got {came}")
+                self.table.global_scale.copy_(scale)
+            self.table.slots.copy_(slots)
+            self._loaded = True
+        strict, missing, unexpected = args[1], args[2], args[3]
+        if strict:
+            missing += [prefix + name for name in BUFFER_FIELDS if name not in stored]
+            known = {prefix + name for name in (*BUFFER_FIELDS, _TABLE_KEY, _SCALE_KEY)}
+            unexpected += [key for key in state_dict if key.startswith(prefix) and key not in known]
