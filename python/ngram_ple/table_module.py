@@ -124,8 +124,8 @@ class TableModule(torch.nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         """Refuse: a copy would double the table."""
         raise NgramPleError(
-            f"{type(self).__name__} cannot be copied or pickled: its table of {self.table.nbytes} bytes would "
-            "be doubled; share the module, or load the checkpoint again"
+            f"{type(self).__name__} cannot be copied or pickled: its table of {self.table.nbytes} bytes "
+            "would be doubled; share the module, or load the checkpoint again"
         )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
