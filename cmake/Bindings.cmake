@@ -57,6 +57,7 @@ find_package(pybind11 CONFIG REQUIRED)
 pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp)
 set_target_properties(ngram_ple_core PROPERTIES OUTPUT_NAME _core)
 ngram_ple_compile_options(ngram_ple_core)
+target_link_libraries(ngram_ple_core PRIVATE ngram_ple_cpu)
 install(TARGETS ngram_ple_core LIBRARY DESTINATION ngram_ple)
 
 # --- the facts that ngram_ple.build_info() tells ----------------------------------------------------

@@ -5,6 +5,7 @@
 
 #include "core/hash_plan.h"
 #include "core/row_format.h"
+#include "cpu/read_slots.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -45,6 +46,32 @@ bool advise_huge_pages(uintptr_t address, size_t bytes) {
 #endif
 }
 
+// Fills slots [num_rows, slot_bytes] at an address from two open files. Returns what failed ("rows",
+// "scales", "bad_scale" or nothing), where, and errno. Reading threads call it, so it lets go of the
+// interpreter.
+py::tuple read_slots(const std::string& format, int64_t head_dim, int64_t num_rows, int rows_fd,
+                     int64_t rows_offset, int scales_fd, int64_t scales_offset,
+                     const std::string& scale_dtype, uintptr_t slots) {
+  const RowFormat geometry = row_format(format, head_dim);
+  const bool blocks = geometry.format == Format::nvfp4;
+  if (geometry.scale_bytes == 0 || num_rows < 0 ||
+      !(blocks ? scale_dtype == "F8_E4M3" : scale_dtype == "BF16" || scale_dtype == "F32")) {
+    throw std::invalid_argument("read_slots needs a format whose rows have scales, num_rows >= 0 and the " +
+                                std::string("scales' dtype, got ") + format + ", " +
+                                std::to_string(num_rows) + " and " + scale_dtype);
+  }
+  const cpu::ScaleType stored =
+      blocks ? cpu::ScaleType::e4m3 : (scale_dtype == "BF16" ? cpu::ScaleType::bf16 : cpu::ScaleType::fp32);
+  cpu::ReadResult result;
+  {
+    const py::gil_scoped_release released;
+    result = cpu::read_slots(geometry, num_rows, {rows_fd, rows_offset}, {scales_fd, scales_offset}, stored,
+                             reinterpret_cast<uint8_t*>(slots));
+  }
+  const char* const names[] = {"", "rows", "scales", "bad_scale"};
+  return py::make_tuple(names[result.status], result.at, result.error);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -68,6 +95,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("is_prime", &is_prime, py::arg("n"));
   m.def("next_prime", &next_prime, py::arg("n"), "The smallest prime >= n.");
   m.def("splitmix64", &splitmix64, py::arg("x"));
+  m.def("read_slots", &read_slots, py::arg("format"), py::arg("head_dim"), py::arg("num_rows"),
+        py::arg("rows_fd"), py::arg("rows_offset"), py::arg("scales_fd"), py::arg("scales_offset"),
+        py::arg("scale_dtype"), py::arg("slots"));
   m.def("advise_huge_pages", &advise_huge_pages, py::arg("address"), py::arg("bytes"));
 }
 

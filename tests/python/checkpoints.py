@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from ngram_ple.checkpoint import open_checkpoint, read_table, write_checkpoint
 from ngram_ple.config import NGramConfig
+from ngram_ple.formats import RowFormat, row_format
 from safetensors.torch import save_file
 
 PREFIX = "model.language_model.layers.1.ple.ple_embedding."
@@ -135,19 +136,11 @@ def save_tensors(
     return folder
 
 
-@dataclass(frozen=True)
-class FakeFormat:
-    """The fields of a RowFormat that the loader looks at."""
-
-    name: str
-    head_dim: int
-
-
 @dataclass
 class FakeSink:
     """A table in plain tensors, poisoned first; rows of weights are direct or not."""
 
-    format: FakeFormat
+    format: RowFormat
     row_start: int
     row_end: int
     give_direct: bool = True
@@ -156,22 +149,18 @@ class FakeSink:
     writes: int = 0
 
     def __post_init__(self) -> None:
-        rows, head_dim = self.row_end - self.row_start, self.format.head_dim
-        widths = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "fp8-rowwise": 1, "nvfp4": 0.5}
-        scales = {"fp8-rowwise": 4, "nvfp4": head_dim // 16}
-        self.leaves["weight"] = torch.full(
-            (rows, int(widths[self.format.name] * head_dim)), 0xA5, dtype=torch.uint8
-        )
-        if self.format.name in scales:
-            self.leaves["weight_scale"] = torch.full(
-                (rows, scales[self.format.name]), 0xA5, dtype=torch.uint8
-            )
+        rows, format = self.row_end - self.row_start, self.format
+        self._slots = torch.full((rows, format.slot_bytes), 0xA5, dtype=torch.uint8)
+        self.leaves["weight"] = self._slots[:, : format.row_bytes]
+        if format.scale_bytes:
+            end = format.scale_offset + format.scale_bytes
+            self.leaves["weight_scale"] = self._slots[:, format.scale_offset : end]
 
     def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
         first = self._local(first_row, num_rows)
-        if not self.give_direct or leaf != "weight":
+        if not self.give_direct or (leaf == "weight" and self.format.scale_bytes):
             return None
-        return memoryview(self.leaves[leaf][first : first + num_rows].reshape(-1).numpy())
+        return self._slots[first : first + num_rows].numpy().data.cast("B")
 
     def scratch(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8)
@@ -179,8 +168,9 @@ class FakeSink:
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
         first = self._local(first_row, len(block))
         assert block.dtype == torch.uint8
-        assert block.shape[1] == self.leaves[leaf].shape[1]
-        self.leaves[leaf][first : first + len(block)] = block
+        place = self._slots if leaf == "slot" else self.leaves[leaf]
+        assert block.shape[1] == place.shape[1]
+        place[first : first + len(block)] = block
         self.writes += 1
 
     def set_global_scale(self, value: float) -> None:
@@ -196,7 +186,7 @@ def sink_for(source: Source, row_start: int = 0, row_end: int | None = None, **o
     """A sink of the source's format for rows [row_start, row_end)."""
     head_dim = source.weight.shape[1] * (2 if source.format == "nvfp4" else 1)
     end = len(source.weight) if row_end is None else row_end
-    return FakeSink(FakeFormat(source.format, head_dim), row_start, end, **options)
+    return FakeSink(row_format(source.format, head_dim), row_start, end, **options)
 
 
 def assert_filled(sink: FakeSink, source: Source) -> None:

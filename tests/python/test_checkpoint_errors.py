@@ -11,7 +11,6 @@ from checkpoints import (
     PADDED_ROWS,
     PREFIX,
     SPLIT,
-    Source,
     assert_filled,
     load,
     make_source,
@@ -21,6 +20,7 @@ from checkpoints import (
     small_config,
 )
 from ngram_ple.checkpoint import TableLoader, stored_config
+from ngram_ple.checkpoint.layout import table_layout
 from ngram_ple.errors import CheckpointError, NgramPleError
 
 Tensors = dict[str, torch.Tensor]
@@ -351,8 +351,4 @@ def test_meta_tensor() -> None:
 
 def test_head_dim_of_nvfp4() -> None:
     with pytest.raises(CheckpointError, match="nvfp4 needs a head_dim divisible by 16, got 24"):
-        TableLoader(
-            sink_for(Source("nvfp4", torch.zeros(4, 12, dtype=torch.uint8))),
-            padded_rows=4,
-            split_ngram_parts=1,
-        )
+        table_layout("nvfp4", 24)

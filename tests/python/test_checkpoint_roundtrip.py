@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ngram_ple.checkpoint.read as read_module
+import ngram_ple.checkpoint.read_slots as slots_module
 import pytest
 import torch
 from checkpoints import (
@@ -113,7 +114,7 @@ def test_any_row_range(
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_module, "WEIGHT_BLOCK_BYTES", block)
-        patch.setattr(read_module, "SCALE_BLOCK_BYTES", block)
+        patch.setattr(slots_module, "SLOT_BLOCK_BYTES", block)
         read_table(stored, sink, padded_rows=rows, threads=threads, progress=seen.append)
     assert_filled(sink, source)
     stored_bytes = source.weight[row_start:row_end].nbytes

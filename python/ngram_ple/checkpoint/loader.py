@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ngram_ple.checkpoint.coverage import Coverage, Part
-from ngram_ple.checkpoint.read import RowRead, block_rows, read_rows
+from ngram_ple.checkpoint.read import RowRead, block_rows, read_blocks, row_blocks
+from ngram_ple.checkpoint.read_slots import slot_blocks
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, TORCH_DTYPES, TensorSlice
 from ngram_ple.checkpoint.scales import GlobalScales, row_scale_bytes
 from ngram_ple.errors import CheckpointError
@@ -129,7 +130,12 @@ class TableLoader:
             table must not be used then.
         """
         self._coverage.prove()
-        read_rows(self._queue, self._sink, self._threads, self._progress)
+        sink = self._sink
+        if sink.format.scale_bytes:
+            blocks = slot_blocks(self._queue, sink.format, sink.row_start, sink.row_end)
+        else:
+            blocks = row_blocks(self._queue, sink.row_start, sink.row_end)
+        read_blocks(blocks, sink, self._threads, self._progress)
         self._queue = []
         if self._global_scale.value is not None:
             self._sink.set_global_scale(self._global_scale.value)

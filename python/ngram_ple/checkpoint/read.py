@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from ngram_ple.checkpoint.safetensors_file import TensorSlice, open_checked, pread_into
-from ngram_ple.checkpoint.scales import row_scale_bytes
 
 if TYPE_CHECKING:
     from ngram_ple.tables.sink import RowSink
@@ -26,6 +26,7 @@ SCALE_BLOCK_BYTES = (
     1 << 20
 )  # smaller: scales are checked and may be widened, which takes a few times the block
 _MAX_THREADS = 16
+_MAX_OPEN = 4
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,86 @@ class RowRead:
     first_row: int
     name: str
 
+    @property
+    def end_row(self) -> int:
+        """Global row after the last one."""
+        return self.first_row + self.source.shape[0]
 
-@dataclass(frozen=True)
-class _Block:
-    read: RowRead
-    first_row: int
-    num_rows: int
-    row_bytes: int
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the file."""
+        rows = self.source.shape[0]
+        return self.source.nbytes // rows if rows else 0
+
+    @property
+    def title(self) -> str:
+        """File and tensor, for messages."""
+        return f"{self.source.file}: {self.name}"
+
+
+class Hands:
+    """What one reading thread holds: open files and a block of memory."""
+
+    def __init__(self, sink: RowSink) -> None:
+        self.sink = sink
+        self._files: dict[Path, open_checked] = {}
+        self._memory: torch.Tensor | None = None
+
+    def place(self, read: RowRead, row: int) -> tuple[int, int]:
+        """Return descriptor and byte offset of a global row."""
+        file = self._files.pop(read.source.file, None) or open_checked(read.source.file)
+        self._files[read.source.file] = file  # the last: the one that is closed has not been used for longest
+        if len(self._files) > _MAX_OPEN:
+            self._files.pop(next(iter(self._files))).close()
+        return file.fileno(), read.source.offset + (row - read.first_row) * read.row_bytes
+
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Return uint8 ``[nbytes]`` of the kind that the sink likes, the same memory each time."""
+        if self._memory is None or self._memory.numel() < nbytes:
+            self._memory = self.sink.scratch(nbytes)
+        return self._memory[:nbytes]
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class Block(Protocol):
+    """A piece of work for one thread."""
 
     @property
     def nbytes(self) -> int:
-        return self.num_rows * self.row_bytes
+        """Bytes that it reads."""
+        ...
+
+    def copy(self, hands: Hands) -> None:
+        """Read it into the sink."""
+        ...
+
+
+@dataclass(frozen=True)
+class _RowBlock:
+    """Rows without scales of their own."""
+
+    read: RowRead
+    first_row: int
+    num_rows: int
 
     @property
-    def offset(self) -> int:
-        return self.read.source.offset + (self.first_row - self.read.first_row) * self.row_bytes
+    def nbytes(self) -> int:
+        return self.num_rows * self.read.row_bytes
+
+    def copy(self, hands: Hands) -> None:
+        fd, offset = hands.place(self.read, self.first_row)
+        direct = hands.sink.direct("weight", self.first_row, self.num_rows)
+        if direct is not None:
+            return pread_into(fd, direct, offset, self.read.source.file)
+        rows = hands.scratch(self.nbytes)
+        pread_into(fd, rows.numpy().data.cast("B"), offset, self.read.source.file)
+        hands.sink.write("weight", self.first_row, rows.view(self.num_rows, self.read.row_bytes))
+        return None
 
 
 def block_rows(leaf: str, row_bytes: int) -> int:
@@ -60,27 +126,35 @@ def block_rows(leaf: str, row_bytes: int) -> int:
     return max(1, limit // max(1, row_bytes))
 
 
+def row_blocks(reads: Sequence[RowRead], row_start: int, row_end: int) -> Iterator[Block]:
+    """Cut the rows [row_start, row_end) of `reads`, weights alone, into blocks, tensor by tensor."""
+    for read in reads:
+        first, last = max(row_start, read.first_row), min(row_end, read.end_row)
+        step = block_rows("weight", read.row_bytes)
+        for row in range(first, last, step):
+            yield _RowBlock(read, row, min(step, last - row))
+
+
 def reading_threads() -> int:
     """Count the CPUs at hand, 16 at most."""
     return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
 
 
-def read_rows(
-    reads: Sequence[RowRead],
+def read_blocks(
+    blocks: Iterable[Block],
     sink: RowSink,
     threads: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Read the owned rows of `reads` into the sink.
+    """Read blocks into the sink.
 
     Parameters
     ----------
-    reads : sequence of RowRead
-        Disjoint rows.
+    blocks : iterable of Block
+        Of disjoint rows.
     sink : RowSink
-        Its [row_start, row_end) says which rows are read.
     threads : int, optional
-        The CPUs at hand, at most 16, by default.
+        `reading_threads` by default.
     progress : callable, optional
         Called with the bytes of each finished block, one call at a time.
 
@@ -90,17 +164,14 @@ def read_rows(
         A file that ends early or cannot be read, a scale that is not finite. What was read until then has
         been written.
     """
-    blocks = (
-        block for read in reads for block in _blocks(read, sink.row_start, sink.row_end) if block.num_rows
-    )
-    _Run(blocks, sink, progress).work(threads or reading_threads())
+    _Run(iter(blocks), sink, progress).work(threads or reading_threads())
 
 
 class _Run:
-    """One `read_rows`: threads that take blocks from one iterator until it ends or one of them fails."""
+    """One `read_blocks`: threads that take blocks from one iterator until it ends or one of them fails."""
 
     def __init__(
-        self, blocks: Iterator[_Block], sink: RowSink, progress: Callable[[int], object] | None
+        self, blocks: Iterator[Block], sink: RowSink, progress: Callable[[int], object] | None
     ) -> None:
         self._blocks = blocks
         self._sink = sink
@@ -117,17 +188,10 @@ class _Run:
         return None
 
     def _worker(self) -> None:
-        scratch: torch.Tensor | None = None
-        file: open_checked | None = None
-        opened = None
+        hands = Hands(self._sink)
         try:
             while (block := self._next()) is not None:
-                if file is None or opened != block.read.source.file:
-                    if file is not None:
-                        file.close()
-                    opened = block.read.source.file
-                    file = open_checked(opened)
-                scratch = self._copy(block, file.fileno(), scratch)
+                block.copy(hands)
                 if self._progress is not None:
                     with self._lock:
                         self._progress(block.nbytes)
@@ -135,36 +199,8 @@ class _Run:
             self._failed = True
             raise
         finally:
-            if file is not None:
-                file.close()
+            hands.close()
 
-    def _next(self) -> _Block | None:
+    def _next(self) -> Block | None:
         with self._lock:
             return None if self._failed else next(self._blocks, None)
-
-    def _copy(self, block: _Block, fd: int, scratch: torch.Tensor | None) -> torch.Tensor | None:
-        read = block.read
-        if read.leaf == "weight":
-            direct = self._sink.direct(read.leaf, block.first_row, block.num_rows)
-            if direct is not None:
-                pread_into(fd, direct, block.offset, read.source.file)
-                return scratch
-        if scratch is None or scratch.numel() < block.nbytes:
-            scratch = self._sink.scratch(block.nbytes)
-        rows = scratch[: block.nbytes].view(block.num_rows, block.row_bytes)
-        pread_into(fd, rows.numpy().data.cast("B"), block.offset, read.source.file)
-        if read.leaf != "weight":
-            rows = row_scale_bytes(
-                rows, read.source.dtype, f"{read.source.file}: {read.name}", block.first_row
-            )
-        self._sink.write(read.leaf, block.first_row, rows)
-        return scratch
-
-
-def _blocks(read: RowRead, row_start: int, row_end: int) -> Iterator[_Block]:
-    rows = read.source.shape[0]
-    row_bytes = read.source.nbytes // rows if rows else 0
-    first, last = max(row_start, read.first_row), min(row_end, read.first_row + rows)
-    step = block_rows(read.leaf, row_bytes)
-    for row in range(first, last, step):
-        yield _Block(read, row, min(step, last - row), row_bytes)

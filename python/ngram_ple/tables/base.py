@@ -96,10 +96,13 @@ class Table:
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
-        """Copy rows, or their scales and the slot's zero padding, into their slots."""
+        """Copy rows, their scales and the slot's zero padding, or whole slots into their slots."""
         format = self.format
         begin = first_row - self.row_start
         slots = self.slots[begin : begin + block.shape[0]]
+        if leaf == "slot":
+            slots.copy_(block, non_blocking=self._non_blocking)
+            return
         if leaf == "weight":
             slots[:, : format.row_bytes].copy_(block, non_blocking=self._non_blocking)
             return

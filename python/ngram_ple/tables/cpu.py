@@ -23,7 +23,7 @@ class CpuTable(Table):
 
     def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
         """Return the rows' own bytes where a slot is a row and nothing else."""
-        if leaf != "weight" or self.format.slot_bytes != self.format.row_bytes:
+        if leaf != "slot" and (leaf != "weight" or self.format.slot_bytes != self.format.row_bytes):
             return None
         at = self.slots.data_ptr() + (first_row - self.row_start) * self.format.slot_bytes
         nbytes = num_rows * self.format.slot_bytes

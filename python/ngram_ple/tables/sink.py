@@ -12,7 +12,8 @@ from ngram_ple.formats import RowFormat
 class RowSink(Protocol):
     """Memory that takes rows of one rank's range.
 
-    `leaf` is ``"weight"`` or ``"weight_scale"``. Rows are global row numbers inside ``[row_start, row_end)``.
+    `leaf` is ``"weight"``, ``"weight_scale"`` or ``"slot"`` (whole slots, as the table holds them). Rows are
+    global row numbers inside ``[row_start, row_end)``.
     Calls for disjoint rows may come from several threads at once.
     """
 
@@ -29,7 +30,7 @@ class RowSink(Protocol):
         ...
 
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
-        """Take uint8 ``[n, bytes]`` of any device: values, codes, fp32 row scales or E4M3 block scales.
+        """Take uint8 ``[n, bytes]`` of any device: values, codes, fp32 row scales, E4M3 block scales, slots.
 
         The block is free to be changed once this returns.
         """
