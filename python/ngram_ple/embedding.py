@@ -272,14 +272,16 @@ class NGramEmbedding(TableModule):
         Raises
         ------
         CheckpointError
-            What is missing. More tensors may be loaded then, and the call repeated.
+            What is missing; more tensors may be loaded then, and the call repeated. Or hash buffers that fit
+            neither the configuration nor the table: the load is over then, the next one starts anew.
         """
-        if self._loading is None:
+        loading = self._loading
+        if loading is None:
             raise NgramPleError("finish_loading needs load_weights first, got no tensor")
-        self._loading.finish()
-        plan = self._plan_before_loading.with_buffers(self._loading.buffers, "the loaded tensors")
-        self._set_plan(plan)
+        loading.prove()
         self._loading = None
+        self._set_plan(self._plan_before_loading.with_buffers(loading.buffers, "the loaded tensors"))
+        loading.finish()
         self._loaded = True
 
     def _materialize(self, device: torch.device) -> None:

@@ -120,6 +120,10 @@ class TableLoader:
             self._copy(source.detach(), part, name)
         return part.parameter
 
+    def prove(self) -> None:
+        """Raise CheckpointError naming what must still come, if anything."""
+        self._coverage.prove()
+
     def finish(self) -> None:
         """Prove coverage, read what is queued and set the global scale.
 
@@ -129,7 +133,7 @@ class TableLoader:
             A tensor is missing (nothing has been read then), a file ends early, a scale is not finite. The
             table must not be used then.
         """
-        self._coverage.prove()
+        self.prove()
         sink = self._sink
         if sink.format.scale_bytes:
             blocks = slot_blocks(self._queue, sink.format, sink.row_start, sink.row_end)
