@@ -29,9 +29,11 @@ add_library(ngram_ple_ops MODULE
   csrc/bindings/decode.cpp
   csrc/bindings/device.cpp
   csrc/bindings/embed.cpp
+  csrc/bindings/hash_arguments.cpp
   csrc/bindings/lookup.cpp
   csrc/bindings/ngram_ids.cpp
-  csrc/bindings/schemas.cpp)
+  csrc/bindings/schemas.cpp
+  csrc/bindings/table_arguments.cpp)
 # C++20 as torch asks of code that includes its headers; everything below stays C++17.
 set_target_properties(ngram_ple_ops PROPERTIES PREFIX "" OUTPUT_NAME _ops SUFFIX ".so" CXX_STANDARD 20)
 ngram_ple_compile_options(ngram_ple_ops)

@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -34,12 +35,20 @@ template <class... Parts>
     if (!(condition)) ::ngram_ple::bindings::fail(__VA_ARGS__); \
   } while (false)
 
+const char* dtype_name(ScalarType type);
+std::string shape_text(const std::vector<int64_t>& shape);
+
 // Such as "int32 [4, 2] on cuda:0".
 std::string describe(const Tensor& tensor);
+
+// The dispatcher lets None through for a Tensor.
+void check_defined(const char* op, const char* name, const Tensor& tensor);
 
 // `tensor` must be on the device of `anchor`.
 void check_same_device(const char* op, const char* name, const Tensor& tensor, const char* anchor_name,
                        const Tensor& anchor);
+
+void check_contiguous(const char* op, const char* name, const Tensor& tensor);
 
 // A contiguous int32 or int64 tensor.
 IntArray int_array(const char* op, const char* name, const Tensor& tensor);
@@ -70,6 +79,18 @@ ScalarType scalar_type_of(OutType out);
 // `out` must be contiguous, of this type and shape, on the device of `anchor`.
 void check_out(const char* op, const Tensor& out, ScalarType type, const std::vector<int64_t>& shape,
                const char* anchor_name, const Tensor& anchor);
+
+struct NamedTensor {
+  const char* name;
+  const Tensor& tensor;
+};
+
+// `out` must share no memory with what the kernel reads.
+void check_apart(const char* op, const Tensor& out, std::initializer_list<NamedTensor> inputs);
+void check_apart(const char* op, const Tensor& out, const TableArguments& table, const char* rows_name);
+
+// A new tensor on the device of `like`; says what could not be allocated when that fails.
+Tensor allocate(const char* op, const Tensor& like, const std::vector<int64_t>& shape, ScalarType type);
 
 std::vector<int64_t> shape_of(const Tensor& tensor);
 

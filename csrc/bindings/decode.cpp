@@ -47,15 +47,17 @@ struct Decode {
 Tensor decode(Tensor rows, OptionalTensor scale, OptionalTensor global_scale, std::string format,
               std::string out_dtype, int64_t head_dim) {
   const Decode call(rows, {rows, scale, global_scale, format, head_dim}, out_dtype);
-  Tensor out = torch::stable::new_empty(rows, call.shape, scalar_type_of(call.out_type));
+  Tensor out = allocate("decode", rows, call.shape, scalar_type_of(call.out_type));
   call.run(rows, out);
   return out;
 }
 
 void decode_out(Tensor rows, OptionalTensor scale, OptionalTensor global_scale, std::string format,
                 std::string out_dtype, int64_t head_dim, Tensor out) {
-  const Decode call(rows, {rows, scale, global_scale, format, head_dim}, out_dtype);
+  const TableArguments table{rows, scale, global_scale, format, head_dim};
+  const Decode call(rows, table, out_dtype);
   check_out("decode", out, scalar_type_of(call.out_type), call.shape, "rows", rows);
+  check_apart("decode", out, table, "rows");
   call.run(rows, out);
 }
 

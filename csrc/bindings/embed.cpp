@@ -57,7 +57,7 @@ Tensor embed(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, Ten
                    ngram_batch("embed", input_ids, query_start_loc, ngram_context, layer_multipliers,
                                ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram),
                    {weight, scale, global_scale, format, head_dim, row_start, row_end}, out_dtype);
-  Tensor out = torch::stable::new_empty(input_ids, call.shape, scalar_type_of(call.out_type));
+  Tensor out = allocate("embed", input_ids, call.shape, scalar_type_of(call.out_type));
   call.run(input_ids, out);
   return out;
 }
@@ -67,11 +67,20 @@ void embed_out(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context, T
                int64_t heads_per_ngram, Tensor weight, OptionalTensor scale, OptionalTensor global_scale,
                std::string format, std::string out_dtype, int64_t head_dim, int64_t row_start,
                int64_t row_end, Tensor out) {
+  const TableArguments table{weight, scale, global_scale, format, head_dim, row_start, row_end};
   const Embed call(input_ids,
                    ngram_batch("embed", input_ids, query_start_loc, ngram_context, layer_multipliers,
                                ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram),
-                   {weight, scale, global_scale, format, head_dim, row_start, row_end}, out_dtype);
+                   table, out_dtype);
   check_out("embed", out, scalar_type_of(call.out_type), call.shape, "input_ids", input_ids);
+  check_apart("embed", out,
+              {{"input_ids", input_ids},
+               {"query_start_loc", query_start_loc},
+               {"ngram_context", ngram_context},
+               {"layer_multipliers", layer_multipliers},
+               {"ngram_heads_vocab_sizes", ngram_heads_vocab_sizes},
+               {"ngram_heads_offsets", ngram_heads_offsets}});
+  check_apart("embed", out, table, "weight");
   call.run(input_ids, out);
 }
 

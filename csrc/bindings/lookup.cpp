@@ -56,7 +56,7 @@ Tensor lookup(Tensor ids, Tensor weight, OptionalTensor scale, OptionalTensor gl
               std::string format, std::string out_dtype, int64_t head_dim, int64_t row_start,
               int64_t row_end) {
   const Lookup call(ids, {weight, scale, global_scale, format, head_dim, row_start, row_end}, out_dtype);
-  Tensor out = torch::stable::new_empty(ids, call.shape, scalar_type_of(call.out_type));
+  Tensor out = allocate("lookup", ids, call.shape, scalar_type_of(call.out_type));
   call.run(ids, out);
   return out;
 }
@@ -64,8 +64,11 @@ Tensor lookup(Tensor ids, Tensor weight, OptionalTensor scale, OptionalTensor gl
 void lookup_out(Tensor ids, Tensor weight, OptionalTensor scale, OptionalTensor global_scale,
                 std::string format, std::string out_dtype, int64_t head_dim, int64_t row_start,
                 int64_t row_end, Tensor out) {
-  const Lookup call(ids, {weight, scale, global_scale, format, head_dim, row_start, row_end}, out_dtype);
+  const TableArguments table{weight, scale, global_scale, format, head_dim, row_start, row_end};
+  const Lookup call(ids, table, out_dtype);
   check_out("lookup", out, scalar_type_of(call.out_type), call.shape, "ids", ids);
+  check_apart("lookup", out, {{"ids", ids}});
+  check_apart("lookup", out, table, "weight");
   call.run(ids, out);
 }
 

@@ -41,6 +41,13 @@ void ngram_ids_out(Tensor input_ids, Tensor query_start_loc, Tensor ngram_contex
                   ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram);
   check_out("ngram_ids", out, ScalarType::Long, {batch.num_tokens, batch.num_heads()}, "input_ids",
             input_ids);
+  check_apart("ngram_ids", out,
+              {{"input_ids", input_ids},
+               {"query_start_loc", query_start_loc},
+               {"ngram_context", ngram_context},
+               {"layer_multipliers", layer_multipliers},
+               {"ngram_heads_vocab_sizes", ngram_heads_vocab_sizes},
+               {"ngram_heads_offsets", ngram_heads_offsets}});
   run(input_ids, batch, out);
 }
 
@@ -51,7 +58,7 @@ Tensor ngram_ids(Tensor input_ids, Tensor query_start_loc, Tensor ngram_context,
       ngram_batch("ngram_ids", input_ids, query_start_loc, ngram_context, layer_multipliers,
                   ngram_heads_vocab_sizes, ngram_heads_offsets, eos_token_id, heads_per_ngram);
   const std::vector<int64_t> shape{batch.num_tokens, batch.num_heads()};
-  Tensor out = torch::stable::new_empty(input_ids, shape, ScalarType::Long);
+  Tensor out = allocate("ngram_ids", input_ids, shape, ScalarType::Long);
   run(input_ids, batch, out);
   return out;
 }
