@@ -3,6 +3,7 @@
 #   make test      every test: C++ (ctest) and Python (pytest)
 #   make lint      formatting, lint and types, the same as CI
 #   make sanitize  the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make fuzz      the checkpoint reader under a coverage-guided fuzzer (100 000 inputs)
 #   make bench     the CPU kernels against their baselines (a table of 4 GiB)
 #   make gpu-test  every test on a machine with a GPU, with its own Python: see tests/gpu_test
 #   make gpu-bench the GPU kernels against their baselines there
@@ -22,7 +23,7 @@ CPP_TESTS := -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DNGRAM_PLE_TESTS=ON -DN
 NATIVE := setup.py pyproject.toml CMakeLists.txt $(wildcard cmake/* csrc/*/*)
 APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
 
-.PHONY: demo test lint sanitize bench gpu-test gpu-bench clean system
+.PHONY: demo test lint sanitize fuzz bench gpu-test gpu-bench clean system
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/native $(VENV)/extra-demo
@@ -41,6 +42,9 @@ sanitize: $(VENV)/base
 	$(BIN)/cmake -S . -B build/sanitize $(CPP_TESTS) -DNGRAM_PLE_SANITIZE=ON
 	$(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+fuzz: $(VENV)/native $(VENV)/extra-fuzz
+	$(BIN)/python tests/fuzz/run.py
 
 bench: $(VENV)/native $(VENV)/extra-bench
 	$(BIN)/python bench/ngram_ids.py

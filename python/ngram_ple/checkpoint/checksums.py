@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection
-from concurrent.futures import Executor
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ngram_ple.checkpoint.files import inside_folder
 from ngram_ple.checkpoint.safetensors_file import open_checked
@@ -75,21 +75,24 @@ class Checksums:
         return sum(path.stat().st_size for path in paths if path.is_file())
 
     def compare(
-        self, executor: Executor, progress: Callable[[int], object], holders: Collection[str]
+        self,
+        each: Callable[..., Iterable[Any]],
+        progress: Callable[[int], object],
+        holders: Collection[str],
     ) -> tuple[list[str], list[str]]:
         """Read the listed files and return problems and notes.
 
         Parameters
         ----------
-        executor : Executor
-            Takes a job a file.
+        each : callable
+            `map`, or that of an executor: a job a file.
         progress : callable
             Called with the bytes of each block read.
         holders : collection of str
             Names of the files that hold the tables; one that is not listed is a problem.
         """
         problems = []
-        digests = executor.map(lambda name: self._digest(name, progress), self.files)
+        digests = each(lambda name: self._digest(name, progress), self.files)
         for name, got in zip(self.files, digests, strict=True):
             if isinstance(got, CheckpointError):
                 problems.append(str(got))

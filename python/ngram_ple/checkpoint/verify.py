@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -68,11 +69,15 @@ def verify_checkpoint(
     several = len(survey.layers) > 1
     told: Progress = progress or (lambda nbytes: None)
     read = 0
-    with ThreadPoolExecutor(threads or reading_threads(), thread_name_prefix="ngram_ple-verify") as pool:
+    threads = threads or reading_threads()
+    with ExitStack() as stack:
+        each: Callable[..., Iterable[Any]] = map
+        if threads > 1:
+            each = stack.enter_context(ThreadPoolExecutor(threads, "ngram_ple-verify")).map
         for layer in survey.layers:
             found = [*layer.problems, *_global_scale(layer)]
             jobs = _row_scales(layer)
-            for complaint in pool.map(lambda job: _row_scale(job[0], job[1], job[2], told), jobs):
+            for complaint in each(lambda job: _row_scale(job[0], job[1], job[2], told), jobs):
                 found += complaint
             read += sum(source.nbytes for _, source, _ in jobs)
             start = f"PLE layer {layer.config.layer}: " if several and layer.prefix is None else ""
@@ -81,7 +86,7 @@ def verify_checkpoint(
         if sums is not None:
             folder = survey.checkpoint.folder
             holders = {str(at.file.relative_to(folder)) for at in survey.checkpoint.tensors.values()}
-            bad, worth = sums.compare(pool, told, holders)
+            bad, worth = sums.compare(each, told, holders)
             problems += bad
             notes += worth
     return Verdict(

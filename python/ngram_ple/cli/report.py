@@ -1,9 +1,11 @@
-"""What commands print on stdout: a small table for people, one JSON object for programs."""
+"""What commands print: a small table for people, one JSON object for programs, errors that name a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -18,7 +20,7 @@ def print_table(lines: Iterable[tuple[str, str]]) -> None:
     width = max((len(label) for label, _ in lines), default=0)
     for label, value in lines:
         # A file name may hold bytes that are no text.
-        print(f"{label:<{width}}  {value.encode(errors='backslashreplace').decode()}")
+        print(f"{label:<{width}}  {value.encode(errors='backslashreplace').decode()}".rstrip())
 
 
 def size(nbytes: int) -> str:
@@ -34,3 +36,14 @@ def size(nbytes: int) -> str:
 def count(number: int, noun: str) -> str:
     """Write a number of things."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give an OSError that names no file, as that of a full disk, this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise
