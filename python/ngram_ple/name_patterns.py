@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ngram_ple.errors import ConfigError, shown
 
-_STEPS = 1_000_000  # some tenths of a second
+_STEPS = 500_000  # some tenths of a second
 _CLASS_STEPS = 200  # what compiling a set of characters costs, in steps
 _MAX_DEPTH = 40
 

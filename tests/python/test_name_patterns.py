@@ -29,13 +29,13 @@ REGEX = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(REGEX, st.text("ab.1", max_size=8))
 def test_as_re(pattern: str, name: str) -> None:
     assert NamePatterns().regex(pattern, name) == (re.match(pattern, name) is not None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.text("ab*?[]!-", max_size=8), st.text("ab!]", max_size=8))
 def test_as_fnmatch(pattern: str, name: str) -> None:
     try:
@@ -62,12 +62,12 @@ def test_as_fnmatch(pattern: str, name: str) -> None:
 )
 def test_hostile_patterns_end(pattern: str) -> None:
     begin = time.process_time()
-    for name in (NAME, "a" * 4000):
+    for name in (NAME, "a" * 2000):
         with contextlib.suppress(ConfigError, UnsupportedPatternError):
             NamePatterns().regex(pattern, name)
     for glob in (pattern, "*a" * 3000 + "b", "[" * 4000, "*" * 10_000):
         with contextlib.suppress(ConfigError):
-            NamePatterns().glob(glob, "a" * 4000)
+            NamePatterns().glob(glob, "a" * 2000)
     assert time.process_time() - begin < 10  # a second or so each on a slow machine
 
 
