@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from typing import NoReturn
@@ -17,7 +18,7 @@ from ngram_ple.errors import ConfigError, NgramPleError, PrefetchError
 from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.table_module import TableModule
-from ngram_ple.tables import home_device
+from ngram_ple.tables import home_device, parse_device
 
 
 class NGramEmbedding(TableModule):
@@ -69,10 +70,12 @@ class NGramEmbedding(TableModule):
         dtype: torch.dtype = torch.bfloat16,
         plan: HashPlan | None = None,
     ) -> None:
+        if not isinstance(config, NGramConfig):
+            raise ConfigError(f"config must be an NGramConfig, got {type(config).__name__}")
         geometry = row_format(format, config.head_dim)
         out_dtype = out_dtype_name(dtype)
         plan = HashPlan.from_config(config) if plan is None else plan
-        on_meta = (torch.get_default_device() if device is None else torch.device(device)).type == "meta"
+        on_meta = (torch.get_default_device() if device is None else parse_device(device)).type == "meta"
         home = torch.device("meta") if on_meta else home_device(placement, device)
         super().__init__(geometry, plan, placement, home, dtype)
         self.config = config
@@ -156,8 +159,8 @@ class NGramEmbedding(TableModule):
     ) -> torch.Tensor:
         """Hash a ragged batch: int64 ``[T, H]``, into `out` when given; see `ngram_ple.ops.ngram_ids`."""
         arguments = (
-            input_ids,
-            query_start_loc,
+            input_ids.contiguous(),
+            query_start_loc.contiguous(),
             ngram_context,
             *self._buffers_in_order(),
             self.config.eos_token_id,
@@ -193,7 +196,7 @@ class NGramEmbedding(TableModule):
                 "calls ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"
             )
         return self.table.embed(
-            (input_ids, query_start_loc, ngram_context),
+            (input_ids.contiguous(), query_start_loc.contiguous(), ngram_context),
             self._buffers_in_order(),
             self.config.eos_token_id,
             self.config.heads_per_ngram,
@@ -203,7 +206,7 @@ class NGramEmbedding(TableModule):
     def sync_lookup(self, ngram_ids: torch.Tensor) -> torch.Tensor:
         """Look ids up on the current stream: ``[T, H]`` → ``[T, H, head_dim]``."""
         self._require_loaded()
-        return self.table.lookup(ngram_ids, self._out_dtype)
+        return self.table.lookup(ngram_ids.contiguous(), self._out_dtype)
 
     @property
     def supports_prefetch(self) -> bool:
@@ -248,6 +251,10 @@ class NGramEmbedding(TableModule):
             raise NgramPleError(
                 "load_weights needs memory, got a module on the meta device: call to_empty first"
             )
+        weights = iter(weights)
+        first = next(weights, None)
+        if first is None:
+            return set()  # nothing came, nothing is given up
         if self._loading is None or self._loaded:
             self._loading = TableLoader(
                 self.table,
@@ -257,7 +264,7 @@ class NGramEmbedding(TableModule):
             self._loaded = False
         filled = set()
         try:
-            for name, tensor in weights:
+            for name, tensor in itertools.chain([first], weights):
                 filled.add(self._loading.add(name, tensor))
         except BaseException:
             self._loading = None  # the next call starts over

@@ -1,4 +1,4 @@
-"""The operators ``torch.ops.ngram_ple.*``: loading them, their fake kernels, and typed functions over them.
+"""The operators ``torch.ops.ngram_ple.*`` as typed functions.
 
 The functions here are the operators themselves with keyword names and types. Every one has an ``out`` form in
 ``torch.ops.ngram_ple`` (``torch.ops.ngram_ple.lookup.out(..., out=out)``), which writes in place and returns
@@ -7,22 +7,13 @@ nothing. Operators raise RuntimeError: torch's stable ABI knows no other excepti
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import torch
 
-from ngram_ple.formats import row_format
+from ngram_ple import registration
 
-torch.ops.load_library(str(Path(__file__).with_name("_ops.so")))  # type: ignore[no-untyped-call]
-_ops = torch.ops.ngram_ple
-
-_TORCH_DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "bytes": torch.uint8,
-}
+_ops = registration.load()
 
 
 def ngram_ids(
@@ -232,74 +223,3 @@ def decode(
         torch.Tensor,
         _ops.decode(rows, scale, global_scale, format=format, out_dtype=out_dtype, head_dim=head_dim),
     )
-
-
-def _row_elements(format: str, out_dtype: str, head_dim: int) -> int:
-    return row_format(format, head_dim).slot_bytes if out_dtype == "bytes" else head_dim
-
-
-@torch.library.register_fake("ngram_ple::ngram_ids")
-def _(  # type: ignore[no-untyped-def]
-    input_ids,
-    query_start_loc,
-    ngram_context,
-    layer_multipliers,
-    sizes,
-    offsets,
-    eos_token_id,
-    heads_per_ngram,
-):
-    return input_ids.new_empty((input_ids.shape[0], sizes.shape[0]), dtype=torch.int64)
-
-
-@torch.library.register_fake("ngram_ple::lookup")
-def _(  # type: ignore[no-untyped-def]
-    ids, weight, scale, global_scale, *, format, out_dtype, head_dim, row_start=0, row_end=-1
-):
-    shape = (*ids.shape, _row_elements(format, out_dtype, head_dim))
-    return ids.new_empty(shape, dtype=_TORCH_DTYPES[out_dtype])
-
-
-@torch.library.register_fake("ngram_ple::embed")
-def _(  # type: ignore[no-untyped-def]
-    input_ids,
-    query_start_loc,
-    ngram_context,
-    layer_multipliers,
-    sizes,
-    offsets,
-    eos_token_id,
-    heads_per_ngram,
-    weight,
-    scale,
-    global_scale,
-    *,
-    format,
-    out_dtype,
-    head_dim,
-    row_start=0,
-    row_end=-1,
-):
-    shape = (input_ids.shape[0], sizes.shape[0] * _row_elements(format, out_dtype, head_dim))
-    return input_ids.new_empty(shape, dtype=_TORCH_DTYPES[out_dtype])
-
-
-@torch.library.register_fake("ngram_ple::decode")
-def _(  # type: ignore[no-untyped-def]
-    rows, scale, global_scale, *, format, out_dtype, head_dim
-):
-    shape = (*rows.shape[:-1], _row_elements(format, out_dtype, head_dim))
-    return rows.new_empty(shape, dtype=_TORCH_DTYPES[out_dtype])
-
-
-def _writes_out(*args, out, **kwargs):  # type: ignore[no-untyped-def]
-    return None
-
-
-# No operator has a gradient. Falling through makes results of tensors that require one say so at once, where
-# torch would let them require one too and drop it in the backward pass.
-_autograd = torch.library.Library("ngram_ple", "IMPL")  # type: ignore[no-untyped-call]
-for _name in ("ngram_ids", "lookup", "embed", "decode"):
-    torch.library.register_fake(f"ngram_ple::{_name}.out", _writes_out)
-    for _form in (_name, f"{_name}.out"):
-        _autograd.impl(_form, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -74,9 +76,9 @@ class TableModule(torch.nn.Module):
                 f"the loaded hash buffers need a table of {plan.padded_rows} rows, got one of "
                 f"{self._plan.padded_rows}: construct with plan="
             )
-        self._plan = plan
         for name, field in BUFFER_FIELDS.items():
             getattr(self, name).copy_(torch.tensor(getattr(plan, field), dtype=torch.int64, device="cpu"))
+        self._plan = plan
 
     def _buffers_in_order(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.layer_multipliers, self.ngram_heads_vocab_sizes, self.ngram_heads_offsets
@@ -104,12 +106,14 @@ class TableModule(torch.nn.Module):
             here = self.table.slots.device
         asked = [str(probe.device)] if probe.device != here else []
         asked += [str(probe.dtype)] if probe.dtype != self.dtype else []
+        if here.type == "cpu" and probe.is_shared():  # type: ignore[no-untyped-call]
+            asked.append("shared memory")
         if asked:
             warnings.warn(
                 f"{type(self).__name__} stays on {here} with dtype {self.dtype}, got a move or cast to "
                 f"{' and '.join(asked)}: choose placement, device and dtype when it is constructed",
                 NgramPleWarning,
-                stacklevel=3,
+                stacklevel=_level_outside_torch(),
             )
         return self
 
@@ -141,32 +145,68 @@ class TableModule(torch.nn.Module):
                 destination[prefix + _SCALE_KEY] = self.table.global_scale
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Take hash buffers and, when there, the table's bytes, into the memory that is held."""
+        """Take hash buffers and, when there, the table's bytes, into the memory that is held.
+
+        Everything is checked before anything is written.
+        """
         stored = {
-            name: state_dict[prefix + name].tolist() for name in BUFFER_FIELDS if prefix + name in state_dict
+            name: self._stored_buffer(prefix + name, state_dict[prefix + name])
+            for name in BUFFER_FIELDS
+            if prefix + name in state_dict
         }
-        self._set_plan(self._plan.with_buffers(stored, "the state dict"))
-        slots = state_dict.get(prefix + _TABLE_KEY)
-        scale = state_dict.get(prefix + _SCALE_KEY)
+        plan = self._plan.with_buffers(stored, "the state dict")
+        slots, scale = state_dict.get(prefix + _TABLE_KEY), state_dict.get(prefix + _SCALE_KEY)
         if slots is not None:
-            if self.table.slots.is_meta:
-                raise NgramPleError(
-                    f"{prefix}{_TABLE_KEY} needs memory, got a module on the meta device: call to_empty first"
-                )
-            if slots.dtype != torch.uint8 or slots.shape != self.table.slots.shape:
-                raise NgramPleError(
-                    f"{prefix}{_TABLE_KEY} must be uint8 {list(self.table.slots.shape)}, got {slots.dtype} "
-                    f"{list(slots.shape)}"
-                )
-            if self.table.global_scale is not None:
-                if scale is None or scale.dtype != torch.float32 or scale.shape != (1,):
-                    came = "nothing" if scale is None else f"{scale.dtype} {list(scale.shape)}"
-                    raise NgramPleError(f"{prefix}{_SCALE_KEY} must be float32 [1], got {came}")
+            self._check_stored_table(prefix, slots, scale)
+        self._set_plan(plan)
+        if slots is not None:
+            if self.table.global_scale is not None and scale is not None:
                 self.table.global_scale.copy_(scale)
             self.table.slots.copy_(slots)
             self._loaded = True
         strict, missing, unexpected = args[1], args[2], args[3]
         if strict:
             missing += [prefix + name for name in BUFFER_FIELDS if name not in stored]
-            known = {prefix + name for name in (*BUFFER_FIELDS, _TABLE_KEY, _SCALE_KEY)}
+            known = {prefix + name for name in (*BUFFER_FIELDS, _TABLE_KEY)}
+            known |= {prefix + _SCALE_KEY} if self._format.has_global_scale else set()
             unexpected += [key for key in state_dict if key.startswith(prefix) and key not in known]
+
+    def _stored_buffer(self, key: str, value: Any) -> list[int]:
+        expected = list(self.get_buffer(key.rpartition(".")[2]).shape)
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.int64 or list(value.shape) != expected:
+            raise NgramPleError(f"{key} must be int64 {expected}, got {_described(value)}")
+        if value.is_meta:
+            raise NgramPleError(f"{key} must have values, got a tensor on the meta device")
+        return [int(number) for number in value.tolist()]
+
+    def _check_stored_table(self, prefix: str, slots: Any, scale: Any) -> None:
+        if self.table.slots.is_meta:
+            raise NgramPleError(
+                f"{prefix}{_TABLE_KEY} needs memory, got a module on the meta device: call to_empty first"
+            )
+        shape = list(self.table.slots.shape)
+        if not isinstance(slots, torch.Tensor) or slots.dtype != torch.uint8 or list(slots.shape) != shape:
+            raise NgramPleError(f"{prefix}{_TABLE_KEY} must be uint8 {shape}, got {_described(slots)}")
+        if self.table.global_scale is None:
+            return
+        fits = isinstance(scale, torch.Tensor) and scale.dtype == torch.float32 and list(scale.shape) == [1]
+        if not fits or not bool(torch.isfinite(scale).all()):
+            raise NgramPleError(f"{prefix}{_SCALE_KEY} must be a finite float32 [1], got {_described(scale)}")
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    numbers = f" with {value.tolist()}" if value.numel() == 1 and not value.is_meta else ""
+    return f"{value.dtype} {list(value.shape)}{numbers}"
+
+
+def _level_outside_torch() -> int:
+    """Return the stacklevel, for a warning of the caller, of the first frame outside torch."""
+    torch_folder = str(Path(torch.__file__).parent)
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(torch_folder):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -65,9 +65,15 @@ def test_nothing_is_served_before_it_is_loaded(device: torch.device) -> None:
             call()
     with pytest.raises(NgramPleError, match="finish_loading needs load_weights first"):
         module.finish_loading()
-    module.load_weights([])
-    with pytest.raises(CheckpointError, match="missing"):
+    assert module.load_weights([]) == set()
+    with pytest.raises(NgramPleError, match="finish_loading needs load_weights first"):
         module.finish_loading()
+
+
+def test_a_load_of_nothing_gives_nothing_up(device: torch.device) -> None:
+    module = loaded(device)
+    assert module.load_weights(iter([])) == set()
+    module(*batch(device))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])

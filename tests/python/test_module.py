@@ -154,7 +154,7 @@ def test_state_dicts_that_do_not_fit(device: torch.device) -> None:
     saved = dict(module.state_dict())
     wrong = {
         "must be uint8 [128, 32], got torch.uint8 [127, 32]": ("slots", saved["ngram_embedding.slots"][1:]),
-        "must be float32 [1], got torch.bfloat16 [1]": ("global_scale", torch.ones(1).bfloat16()),
+        "must be a finite float32 [1], got torch.bfloat16 [1]": ("global_scale", torch.ones(1).bfloat16()),
     }
     for said, (name, tensor) in wrong.items():
         fresh = construct(device, "fp8")
@@ -164,7 +164,7 @@ def test_state_dicts_that_do_not_fit(device: torch.device) -> None:
         with pytest.raises(NgramPleError, match="not loaded"):
             fresh(*batch(device))
     del saved["ngram_embedding.global_scale"]
-    with pytest.raises(NgramPleError, match=r"global_scale must be float32 \[1\], got nothing"):
+    with pytest.raises(NgramPleError, match=r"global_scale must be a finite float32 \[1\], got nothing"):
         construct(device, "fp8").load_state_dict(saved)
     different = {**module.state_dict(), "layer_multipliers": torch.tensor([1, 3, 5])}
     with pytest.warns(NgramPleWarning, match="layer_multipliers of the state dict"):
@@ -274,3 +274,54 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_a_state_dict_is_checked_before_anything_is_written() -> None:
+    device = torch.device("cpu")
+    module = loaded(device)
+    module.table_in_state_dict = True
+    good = {name: value.clone() for name, value in module.state_dict().items()}
+    before = module(*batch(device))
+    other = {**good, "layer_multipliers": good["layer_multipliers"] + 2}
+    wrong = {
+        "ngram_embedding.slots": good["ngram_embedding.slots"][:-1],
+        "layer_multipliers": good["layer_multipliers"].view(1, -1),
+        "ngram_heads_vocab_sizes": good["ngram_heads_vocab_sizes"].double(),
+        "ngram_heads_offsets": good["ngram_heads_offsets"].to("meta"),
+    }
+    for name, value in wrong.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NgramPleWarning)
+            with pytest.raises(NgramPleError, match=rf"{name} must"):
+                module.load_state_dict({**other, name: value})
+        assert_same(module(*batch(device)), before)
+    with pytest.raises(NgramPleError, match="layer_multipliers must be int64"):
+        module.load_state_dict({**good, "layer_multipliers": 3})
+
+
+def test_shared_memory_is_not_promised() -> None:
+    with pytest.warns(NgramPleWarning, match="shared memory"):
+        torch.nn.Sequential(loaded(torch.device("cpu"))).share_memory()
+
+
+def test_the_warning_points_outside_torch() -> None:
+    model = torch.nn.Sequential(loaded(torch.device("cpu")))
+    with pytest.warns(NgramPleWarning) as caught:
+        model.half()
+    assert caught[0].filename == __file__
+
+
+def test_views_of_tokens_are_taken() -> None:
+    device = torch.device("cpu")
+    module = loaded(device)
+    input_ids, query_start_loc, context = batch(device)
+    strided = torch.stack([input_ids, input_ids], dim=1)[:, 0]
+    assert not strided.is_contiguous()
+    assert_same(module(strided, query_start_loc, context), module(input_ids, query_start_loc, context))
+
+
+def test_construction_names_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match="config must be an NGramConfig, got dict"):
+        NGramEmbedding({}, placement="cpu")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="device must name a torch device, got 'cpuu'"):
+        NGramEmbedding(CONFIG, placement="cpu", device="cpuu")

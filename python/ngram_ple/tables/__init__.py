@@ -11,7 +11,16 @@ from ngram_ple.tables.cpu import CpuTable
 from ngram_ple.tables.device import DeviceTable
 from ngram_ple.tables.sink import RowSink
 
-__all__ = ["PLACEMENTS", "CpuTable", "DeviceTable", "RowSink", "Table", "home_device", "make_table"]
+__all__ = [
+    "PLACEMENTS",
+    "CpuTable",
+    "DeviceTable",
+    "RowSink",
+    "Table",
+    "home_device",
+    "make_table",
+    "parse_device",
+]
 
 PLACEMENTS = ("device", "cpu")
 
@@ -25,7 +34,7 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
         An unknown placement, a device that does not fit it, or no GPU for ``"device"``.
     """
     _check_placement(placement)
-    wanted = None if device is None else torch.device(device)
+    wanted = None if device is None else parse_device(device)
     if placement == "cpu":
         if wanted is not None and wanted.type != "cpu":
             raise ConfigError(f"device must be cpu or None for placement 'cpu', got {wanted}")
@@ -36,6 +45,22 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
         raise ConfigError("placement 'device' needs a GPU that torch can use, got none; use placement='cpu'")
     index = torch.cuda.current_device() if wanted is None or wanted.index is None else wanted.index
     return torch.device("cuda", index)
+
+
+def parse_device(device: torch.device | str | int) -> torch.device:
+    """Return the torch.device that an argument names; a number is a GPU.
+
+    Raises
+    ------
+    ConfigError
+        It names none.
+    """
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cuda", device)
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ConfigError(f"device must name a torch device, got {device!r}") from None
 
 
 def make_table(

@@ -1,0 +1,146 @@
+"""What torch must know of the operators besides their kernels: shapes for tracing, and that `out` changes.
+
+Kernels and schemas register themselves when ``_ops.so`` is loaded; the rest, here, is Python in torch too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ngram_ple.formats import row_format
+
+_OUT_DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "bytes": torch.uint8,
+}
+_library = torch.library.Library("ngram_ple", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def load() -> Any:
+    """Load ``_ops.so`` once, register what belongs to it, and return ``torch.ops.ngram_ple``."""
+    torch.ops.load_library(str(Path(__file__).with_name("_ops.so")))  # type: ignore[no-untyped-call]
+    fakes: dict[str, Callable[..., torch.Tensor]] = {
+        "ngram_ids": _fake_ngram_ids,
+        "lookup": _fake_lookup,
+        "embed": _fake_embed,
+        "decode": _fake_decode,
+    }
+    for name, fake in fakes.items():
+        torch.library.register_fake(f"ngram_ple::{name}", fake)
+        torch.library.register_fake(f"ngram_ple::{name}.out", functools.partial(_fake_out, name))
+        # No operator has a gradient: with nothing registered torch would let results require one and drop it
+        # in the backward pass.
+        for form in (name, f"{name}.out"):
+            _library.impl(form, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
+        _library.impl(  # type: ignore[no-untyped-call]
+            f"{name}.out",
+            functools.partial(_counted_write, getattr(torch.ops.ngram_ple, name).out),
+            "ADInplaceOrView",
+            with_keyset=True,
+        )
+    return torch.ops.ngram_ple
+
+
+def _counted_write(op, keyset, *args, out, **kwargs):  # type: ignore[no-untyped-def]
+    """Count the write to `out`, so that autograd notices when it changes what a graph has saved."""
+    if out.requires_grad:
+        raise RuntimeError(f"{op}: out must not require grad: operators have no gradient")
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out, **kwargs)
+    torch.autograd.graph.increment_version(out)
+
+
+# --- fake kernels: shapes and dtypes of results, made from the ids ------------------------------------
+
+
+def _check_meta(op: str, **tensors: torch.Tensor | None) -> None:
+    """Refuse a mix of meta tensors and others: torch sends it here, where nothing would be computed."""
+    kinds = {name: tensor.is_meta for name, tensor in tensors.items() if tensor is not None}
+    if len(set(kinds.values())) > 1:
+        on_meta = [name for name, is_meta in kinds.items() if is_meta]
+        raise RuntimeError(
+            f"{op}: all tensors must be on the meta device or none, got {', '.join(on_meta)} there alone"
+        )
+
+
+def _result_type(op: str, format: str, out_dtype: str, head_dim: int) -> tuple[int, torch.dtype]:
+    """Elements of a result row and their dtype."""
+    if out_dtype not in _OUT_DTYPES:
+        raise RuntimeError(f"{op}: out_dtype must be one of {', '.join(_OUT_DTYPES)}, got {out_dtype}")
+    elements = row_format(format, head_dim).slot_bytes if out_dtype == "bytes" else head_dim
+    return elements, _OUT_DTYPES[out_dtype]
+
+
+def _fake_ngram_ids(  # type: ignore[no-untyped-def]
+    input_ids,
+    query_start_loc,
+    ngram_context,
+    layer_multipliers,
+    sizes,
+    offsets,
+    eos_token_id,
+    heads_per_ngram,
+):
+    _check_meta(
+        "ngram_ids",
+        input_ids=input_ids,
+        query_start_loc=query_start_loc,
+        ngram_context=ngram_context,
+        layer_multipliers=layer_multipliers,
+        ngram_heads_vocab_sizes=sizes,
+        ngram_heads_offsets=offsets,
+    )
+    return input_ids.new_empty((input_ids.shape[0], sizes.shape[0]), dtype=torch.int64)
+
+
+def _fake_lookup(  # type: ignore[no-untyped-def]
+    ids, weight, scale, global_scale, *, format, out_dtype, head_dim, row_start=0, row_end=-1
+):
+    _check_meta("lookup", ids=ids, weight=weight, scale=scale, global_scale=global_scale)
+    elements, dtype = _result_type("lookup", format, out_dtype, head_dim)
+    return ids.new_empty((*ids.shape, elements), dtype=dtype)
+
+
+def _fake_embed(  # type: ignore[no-untyped-def]
+    input_ids,
+    query_start_loc,
+    ngram_context,
+    layer_multipliers,
+    sizes,
+    offsets,
+    eos_token_id,
+    heads_per_ngram,
+    weight,
+    scale,
+    global_scale,
+    *,
+    format,
+    out_dtype,
+    head_dim,
+    row_start=0,
+    row_end=-1,
+):
+    _check_meta("embed", input_ids=input_ids, query_start_loc=query_start_loc, weight=weight, scale=scale)
+    elements, dtype = _result_type("embed", format, out_dtype, head_dim)
+    return input_ids.new_empty((input_ids.shape[0], sizes.shape[0] * elements), dtype=dtype)
+
+
+def _fake_decode(  # type: ignore[no-untyped-def]
+    rows, scale, global_scale, *, format, out_dtype, head_dim
+):
+    _check_meta("decode", rows=rows, scale=scale, global_scale=global_scale)
+    elements, dtype = _result_type("decode", format, out_dtype, head_dim)
+    return rows.new_empty((*rows.shape[:-1], elements), dtype=dtype)
+
+
+def _fake_out(op, *args, out, **kwargs):  # type: ignore[no-untyped-def]
+    given = {f"argument {i}": value for i, value in enumerate(args) if isinstance(value, torch.Tensor)}
+    _check_meta(f"{op}.out", out=out, **given)
