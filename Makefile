@@ -8,7 +8,9 @@
 #   make gpu-test  every test on a machine with a GPU, with its own Python: see tests/gpu_test
 #   make gpu-bench the GPU kernels against their baselines there
 #   make clean     remove .venv and everything built
-# TORCH_SPEC is the torch to install, PYTHON the interpreter of a new .venv.
+# TORCH_SPEC is the torch to install, PYTHON the interpreter of a new .venv. What was made with other values of
+# TORCH_SPEC, CMAKE_ARGS, NGRAM_PLE_BACKEND, NGRAM_PLE_CUDA_ARCHS or CXX is made again, and so is all of it in a
+# copy of this folder.
 
 TORCH_SPEC ?= torch==2.13.0
 PYTHON ?= python3
@@ -23,14 +25,17 @@ CPP_TESTS := -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja -DNGRAM_PLE_TESTS=ON -DN
 NATIVE := setup.py pyproject.toml CMakeLists.txt $(wildcard cmake/* csrc/*/*)
 APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
 
-.PHONY: demo test lint sanitize fuzz bench gpu-test gpu-bench clean system
+SETTINGS := build/settings
+TORCH_SETTINGS := $(CURDIR) $(TORCH_SPEC)
+BUILD_SETTINGS := $(CURDIR) $(CMAKE_ARGS) $(NGRAM_PLE_BACKEND) $(NGRAM_PLE_CUDA_ARCHS) $(CXX) $(CXXFLAGS) $(LDFLAGS)
+
+.PHONY: FORCE demo test lint sanitize fuzz bench gpu-test gpu-bench clean system
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/native $(VENV)/extra-demo
 	$(BIN)/ngram-ple demo --out build/demo
 
-test: $(VENV)/native $(VENV)/extra-test
-	$(BIN)/cmake -S . -B build/tests $(CPP_TESTS)
+test: $(VENV)/native $(VENV)/extra-test build/tests/CMakeCache.txt
 	$(BIN)/cmake --build build/tests
 	$(BIN)/ctest --test-dir build/tests --output-on-failure
 	$(BIN)/python -m pytest
@@ -38,8 +43,7 @@ test: $(VENV)/native $(VENV)/extra-test
 lint: $(VENV)/extra-dev
 	PATH="$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
 
-sanitize: $(VENV)/base
-	$(BIN)/cmake -S . -B build/sanitize $(CPP_TESTS) -DNGRAM_PLE_SANITIZE=ON
+sanitize: $(VENV)/base build/sanitize/CMakeCache.txt
 	$(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
 
@@ -69,14 +73,24 @@ system:
 	{ echo "A compiler, Python's venv or headers, or GoogleTest is missing. On Debian or Ubuntu:"; \
 	  echo "  $(APT_LINE)"; exit 1; }
 
+# Files that hold values, rewritten when those change.
+$(SETTINGS)/torch: WANTED = $(TORCH_SETTINGS)
+$(SETTINGS)/build: WANTED = $(BUILD_SETTINGS)
+$(SETTINGS)/torch $(SETTINGS)/build: FORCE
+	@mkdir -p $(@D)
+	@echo '$(subst ','\'',$(WANTED))' >$@.new
+	@cmp -s $@.new $@ || cp $@.new $@
+
 # torch comes first: the build looks for it and never chooses one.
-$(VENV)/base: pyproject.toml | system
-	$(PYTHON) -m venv $(VENV)
+# The programs of a .venv that was copied along still run the Python of the other one.
+$(VENV)/base: pyproject.toml $(SETTINGS)/torch | system
+	$(PYTHON) -m venv $$(grep -qxsF '$(CURDIR)' $(VENV)/place || echo --clear) $(VENV)
+	echo '$(CURDIR)' >$(VENV)/place
 	$(PIP) '$(TORCH_SPEC)' $(BUILD_TOOLS)
 	touch $@
 
 # The package in place; a changed C++ source is built again, Python sources need nothing.
-$(VENV)/native: $(VENV)/base $(NATIVE)
+$(VENV)/native: $(VENV)/base $(NATIVE) $(SETTINGS)/build
 	@echo "Building ngram_ple into $(VENV) (the first time takes minutes)"
 	$(PIP) --no-build-isolation --no-deps --editable .
 	touch $@
@@ -85,3 +99,8 @@ $(VENV)/native: $(VENV)/base $(NATIVE)
 $(VENV)/extra-%: $(VENV)/base | $(VENV)/native
 	$(PIP) --no-build-isolation --editable '.[$*]'
 	touch $@
+
+# The C++ tests, configured from nothing: CMake would keep settings that are no longer given.
+build/sanitize/CMakeCache.txt: CPP_TESTS += -DNGRAM_PLE_SANITIZE=ON
+build/%/CMakeCache.txt: $(SETTINGS)/build | $(VENV)/base
+	$(BIN)/cmake --fresh -S . -B build/$* $(CPP_TESTS)

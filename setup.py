@@ -4,8 +4,10 @@ Environment variables:
   NGRAM_PLE_BACKEND     auto (default), cpu, cuda or hip
   NGRAM_PLE_CUDA_ARCHS  compute capabilities of a CUDA build, such as "90" or "80;90;100;120"
   CMAKE_ARGS            further arguments for CMake
+and those that CMake itself reads: CXX, CXXFLAGS, LDFLAGS, CUDA_HOME, ...
 """
 
+import hashlib
 import json
 import os
 import shlex
@@ -21,6 +23,12 @@ from setuptools.command.dist_info import dist_info
 
 ROOT = Path(__file__).resolve().parent
 MIN_TORCH = (2, 11)
+# What CMake takes up at the first configuration of a folder and keeps there.
+REMEMBERED = (
+    *("NGRAM_PLE_BACKEND", "NGRAM_PLE_CUDA_ARCHS", "CMAKE_ARGS"),
+    *("CXX", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH", "CMAKE_TOOLCHAIN_FILE"),
+    *("CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH"),
+)
 
 
 def fail(sentence: str) -> NoReturn:
@@ -64,6 +72,18 @@ def find_tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
+def build_folder() -> Path:
+    """Return the folder for objects, which are kept between builds: one for each way to build.
+
+    Another place of the sources (a copied tree), other variables and other compilers get another folder:
+    CMake would refuse the first and go on with what it remembers of the rest.
+    """
+    tools = [shutil.which(name) for name in ("c++", "nvcc", "hipcc")]
+    way = [str(ROOT), sys.executable, [os.environ.get(name, "") for name in REMEMBERED], tools]
+    key = hashlib.sha256(json.dumps(way).encode()).hexdigest()[:12]
+    return ROOT / "build" / f"native-{sys.implementation.cache_tag}-{key}"
+
+
 class CheckedDistInfo(dist_info):
     """Refuse before pip resolves (and downloads) the dependencies."""
 
@@ -90,8 +110,7 @@ class CMakeBuild(build_ext):
             fail("pybind11 is needed to build without isolation: pip install pybind11.")
 
         in_place = self.inplace or self.editable_mode
-        # Not build_temp, which is a new folder at every editable install: objects are kept between builds.
-        build_dir = ROOT / "build" / f"native-{sys.implementation.cache_tag}"
+        build_dir = build_folder()  # not build_temp, which is a new one at every editable install
         destination = ROOT / "python" if in_place else Path(self.build_lib).resolve()
         configure = [
             *(cmake, "-S", str(ROOT), "-B", str(build_dir), "-G", "Ninja"),
