@@ -183,8 +183,13 @@ class _Run:
         if threads == 1:
             return self._worker()
         with ThreadPoolExecutor(threads, thread_name_prefix="ngram_ple-read") as pool:
-            for future in [pool.submit(self._worker) for _ in range(threads)]:
-                future.result()
+            futures = [pool.submit(self._worker) for _ in range(threads)]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:  # Ctrl-C reaches this thread alone: leaving the pool waits for the others
+                self._failed = True
+                raise
         return None
 
     def _worker(self) -> None:

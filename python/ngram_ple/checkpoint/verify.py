@@ -73,7 +73,9 @@ def verify_checkpoint(
     with ExitStack() as stack:
         each: Callable[..., Iterable[Any]] = map
         if threads > 1:
-            each = stack.enter_context(ThreadPoolExecutor(threads, "ngram_ple-verify")).map
+            pool = ThreadPoolExecutor(threads, "ngram_ple-verify")
+            stack.callback(pool.shutdown, cancel_futures=True)  # nothing more is begun after Ctrl-C
+            each = pool.map
         for layer in survey.layers:
             found = [*layer.problems, *_global_scale(layer)]
             jobs = _row_scales(layer)
