@@ -13,7 +13,8 @@ inline constexpr int kGatherThreads = 128;
 // more than it must.
 template <class Ids, class Codec>
 NGP_KERNEL(kGatherThreads)
-gather_row_kernel(Ids ids, TableView table, int64_t num_rows, uint32_t chunks, uint8_t* out) {
+gather_row_kernel(uint8_t* out, int64_t num_rows, uint32_t chunks, Ids ids, TableView table) {
+  await_predecessors();
   const Codec codec(table);
   for (int64_t row = wave_index(); row < num_rows; row += num_waves()) {
     const int64_t id = ids(row);

@@ -34,12 +34,15 @@ inline int64_t staged_bytes(const TableView& table) {
 // Up to so many rows take a wave each.
 inline constexpr int64_t kFewRows = 4096;
 
-// Rows a wave of the staged kernel: some 2 KiB, but fewer while that would leave multiprocessors idle.
+// Rows a wave of the staged kernel: some 2 KiB, but fewer while that would leave multiprocessors idle, and
+// twice as many where that spares a second round of blocks.
 inline uint32_t staged_rows_per_wave(int64_t num_rows, int64_t row_bytes) {
-  constexpr int64_t kMostRows = 16, kMostWaveBytes = 4096, kWavesWanted = 2048;
+  constexpr int64_t kMostRows = 16, kMostWaveBytes = 3072, kWavesWanted = 2048, kOneRound = 4096;
   int64_t rows = kMostRows;
   while (rows > 1 && (rows * row_bytes > kMostWaveBytes || (rows > 4 && num_rows / rows < kWavesWanted)))
     rows /= 2;
+  const int64_t waves = num_rows / rows;
+  if (rows == kMostRows && waves > kOneRound && waves <= 2 * kOneRound) rows *= 2;
   return static_cast<uint32_t>(rows);
 }
 
@@ -56,7 +59,7 @@ void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const Table
                           make_fast_div(chunks)};
   constexpr uint32_t kWaves = kGatherThreads / kSmallestWave;
   const Grid grid{blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads), kGatherThreads,
-                  kWaves * (shape.wave_bytes() + static_cast<uint32_t>(sizeof(ArrivalCount)))};
+                  kWaves * shape.wave_bytes(), true};
   launch(op, gather_staged_kernel<Ids, Codec>, grid, stream, ids, table, shape, out);
 }
 
@@ -70,8 +73,8 @@ void launch_gather(const char* op, const Ids& ids, int64_t num_rows, const Table
       return launch_staged<Ids, Codec>(op, ids, num_rows, table, chunks, out, stream);
     }
   }
-  const Grid grid{blocks_for_waves(num_rows, kGatherThreads), kGatherThreads};
-  launch(op, gather_row_kernel<Ids, Codec>, grid, stream, ids, table, num_rows, chunks, out);
+  const Grid grid{blocks_for_waves(num_rows, kGatherThreads), kGatherThreads, 0, true};
+  launch(op, gather_row_kernel<Ids, Codec>, grid, stream, out, num_rows, chunks, ids, table);
 }
 
 }  // namespace ngram_ple::gpu

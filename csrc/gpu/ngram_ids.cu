@@ -26,6 +26,7 @@ NGP_DEVICE void store_ids(const int64_t (&ids)[kHeads], int64_t* to) {
 template <int kHeads>
 NGP_KERNEL(kThreads)
 ngram_ids_kernel(HashedIds ids, int64_t num_lanes, int64_t* out) {
+  await_predecessors();
   const uint32_t lane = lane_index();
   for (int64_t first = wave_index() * wave_size(); first < num_lanes; first += num_waves() * wave_size()) {
     const int64_t mine = first + lane;
@@ -47,8 +48,8 @@ ngram_ids_kernel(HashedIds ids, int64_t num_lanes, int64_t* out) {
 template <int kHeads>
 void launch_ids(const HashedIds& ids, int64_t num_rows, int64_t* out, Stream stream) {
   const int64_t lanes = num_rows / kHeads, waves = (lanes + kSmallestWave - 1) / kSmallestWave;
-  launch("ngram_ids", ngram_ids_kernel<kHeads>, {blocks_for_waves(waves, kThreads), kThreads}, stream, ids,
-         lanes, out);
+  const Grid grid{blocks_for_waves(waves, kThreads), kThreads, 0, true};
+  launch("ngram_ids", ngram_ids_kernel<kHeads>, grid, stream, ids, lanes, out);
 }
 
 }  // namespace

@@ -49,7 +49,25 @@ struct Grid {
   int64_t blocks;
   int threads;
   uint32_t shared_bytes = 0;
+  bool awaits_predecessors = false;  // whether the kernel begins with await_predecessors()
 };
+
+#if !defined(NGRAM_PLE_EMULATOR) && !defined(__HIPCC__)
+// Whether the current device runs code in which await_predecessors() waits (sm_90 and later): then a launch
+// need not wait for the kernel before it to have ended altogether.
+inline bool kernels_can_wait() {
+  constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+    return false;
+  for (const int arch : kCompiled) {
+    if (arch >= 900 && arch <= 100 * major + 10 * minor) return true;
+  }
+  return false;
+}
+#endif
 
 template <class... Params, class... Args>
 void launch(const char* op, void (*kernel)(Params...), const Grid& grid, Stream stream, Args... args) {
@@ -65,6 +83,11 @@ void launch(const char* op, void (*kernel)(Params...), const Grid& grid, Stream 
   if (error != hipSuccess) throw_launch_error(op, hipGetErrorString(error));
 #else
   cudaLaunchConfig_t config{};
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = grid.awaits_predecessors && kernels_can_wait() ? 1 : 0;
   config.gridDim = dim3(static_cast<uint32_t>(grid.blocks));
   config.blockDim = dim3(static_cast<uint32_t>(grid.threads));
   config.dynamicSmemBytes = grid.shared_bytes;
@@ -146,6 +169,14 @@ NGP_DEVICE void sync_wave() {
   __builtin_amdgcn_wave_barrier();
 #else
   __syncwarp();
+#endif
+}
+
+// A kernel launched with Grid::awaits_predecessors may start while the one before it ends: before anything
+// else it waits here, every lane, until what that one wrote is there.
+NGP_DEVICE void await_predecessors() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
@@ -237,6 +268,37 @@ NGP_DEVICE void store_shared(uint8_t* to, T value) {
   simt::store(to, value);
 #else
   *reinterpret_cast<T*>(to) = value;
+#endif
+}
+
+// A place in shared memory as load_to_shared() takes it, worked out once for a loop.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+using SharedAddress = uint32_t;
+NGP_DEVICE SharedAddress shared_address(const uint8_t* shared) {
+  uint32_t address;
+  asm volatile("mov.u32 %0, %1;"
+               : "=r"(address)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))));
+  return address;
+}
+#else
+using SharedAddress = uint8_t*;
+NGP_DEVICE SharedAddress shared_address(uint8_t* shared) { return shared; }
+#endif
+
+// 16 bytes from global to shared memory, under way until await_loads(), and no register waits for them. Both
+// addresses are multiples of 16.
+NGP_DEVICE void load_to_shared(SharedAddress to, const uint8_t* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#else
+  store_shared(to, load_once<Bytes16>(from));
+#endif
+}
+// By every lane; sync_wave() follows.
+NGP_DEVICE void await_loads() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

@@ -170,6 +170,17 @@ TEST(Lookup, ManyRows) {
   check_lookup(apart, OutType::bf16, some_ids(random, 4101, 0, 99), random);
 }
 
+// So many that a wave takes as many rows as it has lanes.
+TEST(Lookup, MostRowsAWave) {
+  Random random(12);
+  TableCase what;
+  what.format = Format::nvfp4;
+  what.head_dim = 16;
+  what.row_start = 3;
+  check_lookup(what, OutType::bf16, some_ids(random, 66'001, 3, 102), random);  // all owned
+  check_lookup(what, OutType::bf16, some_ids(random, 66'001, 0, 110), random);
+}
+
 TEST(Lookup, PinnedTable) {
   Random random(11);
   for (Format format : kFormats) {
