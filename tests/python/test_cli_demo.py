@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +89,36 @@ def test_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "earlier demo's folder" in capsys.readouterr().err
     assert main(small(tmp_path, "--out", str(tmp_path / "words.txt"))) == 2
     assert "words.txt: File exists" in capsys.readouterr().err
+
+
+WRITTEN = {"demo.json": 10, "text.txt": 100, "tokenizer.json": 5000, "checkpoint": 30_000}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_full_disk_names_the_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = small(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (WRITTEN[name], limits[1]))
+    try:
+        assert main(arguments) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err == f"ngram-ple demo: {tmp_path / 'demo' / name}: File too large\n"
+
+
+def test_next_steps_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs of an environment that is not activated are named by their path."""
+    beside = Path(sys.executable).parent
+    for path, named in ((str(beside), "ngram-ple"), ("/usr/bin:/bin", str(beside / "ngram-ple"))):
+        monkeypatch.setenv("PATH", path)
+        assert main(small(tmp_path)) == 0
+        steps = capsys.readouterr().out.split("To try next:\n")[1].splitlines()
+        assert [shlex.split(step)[0] for step in steps[:2]] == [named, named]
+        assert Path(shlex.split(steps[2])[0]).parent in (Path(), beside)
+    for step in (steps[0], steps[2]):
+        subprocess.run(["sh", "-c", step], check=True, capture_output=True)
 
 
 def test_no_tokenizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,9 @@ def test_content(format: str, dtype: str, tmp_path: Path, capsys: pytest.Capture
     assert lines["distinct rows"].startswith(f"{len(ids.unique()):,} of ")
     assert lines["format"] == format
     assert lines["dtype"] == dtype
+    assert re.fullmatch(
+        r"[\d,]+ \(the pass that hashes and looks up: [\d.]+ s of [\d.]+ s in all\)", lines["tokens/s"]
+    )
     assert str(out) in lines["result"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,14 +108,22 @@ def test_out_that_cannot_be(inputs: Inputs, tmp_path: Path, capsys: pytest.Captu
         (tmp_path / "nowhere" / "out", "in a folder that exists"),
         (taken / "out", "in a folder that exists"),
         (inputs.checkpoint / "out.safetensors", "outside the checkpoint folder"),
+        (inputs.checkpoint / "more" / "deep" / "out", "outside the checkpoint folder"),
+        (tmp_path / "link" / "out", "outside the checkpoint folder"),
     ]
+    (inputs.checkpoint / "more" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inputs.checkpoint / "more")
     for out, expected in cases:
         assert expected in fails(inputs.arguments(out), capsys)
     for read in (inputs.text, inputs.tokenizer):
         assert "must not be a file that is read" in fails(inputs.arguments(read, "--force"), capsys)
     assert "File name too long" in fails(inputs.arguments(tmp_path / ("x" * 255)), capsys)
+    shard = min(inputs.checkpoint.glob("*.safetensors"))
+    blob = shard.rename(tmp_path / "blob")  # as in a cache of the Hugging Face hub
+    shard.symlink_to(blob)
+    assert "must not be a file that is read" in fails(inputs.arguments(blob, "--force"), capsys)
     assert taken.read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs", "taken"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["blob", "inputs", "link", "taken"]
 
 
 def test_folder_that_cannot_be_written(
@@ -156,7 +165,16 @@ def test_interrupt(
     assert [path.name for path in tmp_path.iterdir()] == ["inputs"]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("[x] can't allocate memory: 9 bytes")])
+OUT_OF_MEMORY = [
+    MemoryError(),
+    RuntimeError("[x] can't allocate memory: 9 bytes"),
+    RuntimeError("ngram_ple::embed: could not allocate the result"),
+    RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
+    RuntimeError("std::bad_alloc"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
 def test_too_little_memory(
     error: Exception,
     inputs: Inputs,
@@ -180,7 +198,18 @@ def test_without_the_tokenizers_package(
 
 @pytest.mark.parametrize(
     "wrong",
-    [["--batch-tokens", "0"], ["--threads", "x"], ["--dtype", "fp8"], ["--placement", "moon"]],
+    [
+        ["--batch-tokens", "0"],
+        ["--batch-tokens", "99999999999999999999"],
+        ["--layer", "-1"],
+        ["--threads", "x"],
+        ["--threads", "0"],
+        ["--threads", "1025"],
+        ["--threads", "99999999999999999999"],
+        ["--threads", "9" * 5000],
+        ["--dtype", "fp8"],
+        ["--placement", "moon"],
+    ],
 )
 def test_wrong_options(
     wrong: list[str], inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -188,7 +217,16 @@ def test_wrong_options(
     assert main(inputs.arguments(tmp_path / "out", *wrong)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert wrong[0] in printed.err.splitlines()[-1]
+    last = printed.err.splitlines()[-1]
+    assert wrong[0] in last
+    assert len(last) < 250
+
+
+def test_many_threads(inputs: Inputs, tmp_path: Path) -> None:
+    """A process of its own: threads stay."""
+    arguments = inputs.arguments(tmp_path / "out", "--threads", "1024", "--json")
+    done = subprocess.run([sys.executable, "-m", "ngram_ple", *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_layer_that_is_none(inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,29 +1,31 @@
 """The ``ngram-ple`` command: one file a subcommand, each with ``add(subparsers)`` and ``run(arguments)``.
 
 What goes wrong by the user's hand or the system's (NgramPleError, OSError, not enough memory) is one sentence
-on stderr and exit status 2.
+on stderr and exit status 2; `process` holds what concerns streams and signals.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Any
 
 import torch
 
-from ngram_ple.cli import bench, demo, embed, inspect, verify
+from ngram_ple.cli import bench, demo, embed, inspect, process, verify
 from ngram_ple.errors import NgramPleError, NgramPleWarning
 
 _COMMANDS = (demo, embed, inspect, verify, bench)
 _EPILOG = (
-    "Exit status: 0 done, 1 verify found problems, 2 an error (one sentence on stderr), 130 interrupted."
+    "Exit status: 0 done, 1 verify found problems, 2 an error (one sentence on stderr), 130 interrupted, "
+    "143 terminated."
 )
+# What allocators say: torch's for the CPU, this package's operators, CUDA, C++.
+_OUT_OF_MEMORY = ("can't allocate memory", "could not allocate", "out of memory", "std::bad_alloc")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,27 +40,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 done; 1 `verify` found problems; 2 wrong arguments, or an error that one sentence on stderr
-        tells; 130 interrupted.
+        tells; 128 + n when signal n ended it: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP. A stream that the caller
+        has closed takes what is printed and drops it.
     """
+    process.open_missing_streams()
+    program = "ngram-ple"
     try:
-        arguments = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed help, the version or what is wrong
-        return stop.code if isinstance(stop.code, int) else 2
-    program = f"ngram-ple {arguments.command}"
-    try:
-        with _plain_warnings(program):
-            status = arguments.run(arguments)
-            sys.stdout.flush()
+        with process.ending_signals():
+            try:
+                arguments = _parser().parse_args(argv)
+            except SystemExit as stop:  # argparse has printed help, the version or what is wrong
+                process.flush_stdout()
+                return stop.code if isinstance(stop.code, int) else 2
+            program = f"ngram-ple {arguments.command}"
+            with _plain_warnings(program):
+                status = arguments.run(arguments)
+                process.flush_stdout()
     except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read stdout has left; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
+        process.complain(f"{program}: interrupted")
+        return 128 + signal.SIGINT
+    except process.Stopped as stopped:
+        process.complain(f"{program}: stopped by {signal.Signals(stopped.number).name}")
+        return 128 + stopped.number
     except (NgramPleError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
             raise  # a defect, worth its traceback
-        print(f"{program}: {_sentence(error)}", file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):  # whoever read stdout has left, and knows
+            process.complain(f"{program}: {_sentence(error)}")
+        with suppress(OSError):  # told already
+            process.flush_stdout()
         return 2
     return int(status or 0)
 
@@ -79,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 def _is_out_of_memory(error: BaseException) -> bool:
     # torch has an exception of its own for GPUs only
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    return known or "can't allocate memory" in str(error)
+    return known or any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def _sentence(error: BaseException) -> str:
@@ -98,7 +108,7 @@ def _plain_warnings(program: str) -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **rest: Any) -> None:
         if issubclass(category, NgramPleWarning):
-            print(f"{program}: warning: {message}", file=sys.stderr)
+            process.complain(f"{program}: warning: {message}")
         else:
             usual(message, category, *where, **rest)
 

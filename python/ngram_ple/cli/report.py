@@ -9,9 +9,15 @@ from contextlib import contextmanager
 from typing import Any
 
 
+def print_text(text: str) -> None:
+    """Print a text on stdout; an OSError names it."""
+    with naming("standard output"):
+        print(text)
+
+
 def print_json(content: Mapping[str, Any]) -> None:
     """Print one JSON object on a line, ASCII only."""
-    print(json.dumps(content))
+    print_text(json.dumps(content))
 
 
 def print_table(lines: Iterable[tuple[str, str]]) -> None:
@@ -20,7 +26,7 @@ def print_table(lines: Iterable[tuple[str, str]]) -> None:
     width = max((len(label) for label, _ in lines), default=0)
     for label, value in lines:
         # A file name may hold bytes that are no text.
-        print(f"{label:<{width}}  {value.encode(errors='backslashreplace').decode()}".rstrip())
+        print_text(f"{label:<{width}}  {value.encode(errors='backslashreplace').decode()}".rstrip())
 
 
 def size(nbytes: int) -> str:

@@ -50,12 +50,7 @@ def add(subparsers: Any) -> None:
         type=Path,
         help="lines as sha256sum writes them, names relative to CHECKPOINT",
     )
-    parser.add_argument(
-        "--threads",
-        type=options.positive,
-        metavar="N",
-        help="reading threads (default: the CPUs, 16 at most)",
-    )
+    options.add_threads(parser, "reading threads (default: the CPUs, 16 at most)")
     options.add_output(parser)
     parser.set_defaults(run=run)
 
