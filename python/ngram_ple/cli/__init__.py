@@ -96,7 +96,8 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     elif isinstance(error, (MemoryError, RuntimeError)):
-        text = f"not enough memory: {error}" if str(error) else "not enough memory"
+        reason = str(error).partition(": torch_call_dispatcher")[0]  # what follows is a line of C++
+        text = f"not enough memory: {reason}" if reason else "not enough memory"
     else:
         text = str(error)
     return " ".join(text.split("\n"))
