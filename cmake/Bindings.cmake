@@ -56,10 +56,13 @@ install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
 # --- _core ------------------------------------------------------------------------------------------
 set(PYBIND11_FINDPYTHON ON)
 find_package(pybind11 CONFIG REQUIRED)
-pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp)
+pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp csrc/bindings/pinned_region.cpp)
 set_target_properties(ngram_ple_core PROPERTIES OUTPUT_NAME _core)
 ngram_ple_compile_options(ngram_ple_core)
 target_link_libraries(ngram_ple_core PRIVATE ngram_ple_cpu)
+if(TARGET ngram_ple_gpu)
+  target_link_libraries(ngram_ple_core PRIVATE ngram_ple_gpu)
+endif()
 install(TARGETS ngram_ple_core LIBRARY DESTINATION ngram_ple)
 
 # --- the facts that ngram_ple.build_info() tells ----------------------------------------------------

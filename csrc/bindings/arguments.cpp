@@ -7,13 +7,6 @@
 namespace ngram_ple::bindings {
 namespace {
 
-std::string device_text(const Tensor& tensor) {
-  if (tensor.is_cpu()) return "cpu";
-  std::ostringstream text;
-  text << (tensor.is_cuda() ? "cuda" : "device") << ":" << tensor.get_device_index();
-  return text.str();
-}
-
 int64_t element_bytes(ScalarType type) {
   switch (type) {
     case ScalarType::Long:
@@ -75,6 +68,13 @@ const char* dtype_name(ScalarType type) {
     default:
       return torch::headeronly::toString(type);
   }
+}
+
+std::string device_text(const Tensor& tensor) {
+  if (tensor.is_cpu()) return "cpu";
+  std::ostringstream text;
+  text << (tensor.is_cuda() ? "cuda" : "device") << ":" << tensor.get_device_index();
+  return text.str();
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -36,6 +36,7 @@ template <class... Parts>
   } while (false)
 
 const char* dtype_name(ScalarType type);
+std::string device_text(const Tensor& tensor);
 std::string shape_text(const std::vector<int64_t>& shape);
 
 // Such as "int32 [4, 2] on cuda:0".

@@ -1,9 +1,34 @@
 // The arguments that lookup, embed and decode share.
 #include "bindings/arguments.h"
 #include "core/hash_plan.h"
+#ifdef NGRAM_PLE_GPU
+#include <torch/csrc/stable/accelerator.h>
+
+#include "gpu/pinned_memory.h"
+#endif
 
 namespace ngram_ple::bindings {
 namespace {
+
+// Where the device of `anchor` reads `tensor`: on that device, or for a GPU in pinned host memory too.
+const uint8_t* readable_bytes(const char* op, const char* name, const Tensor& tensor, const char* anchor_name,
+                              const Tensor& anchor) {
+  check_defined(op, name, tensor);
+  check_defined(op, anchor_name, anchor);
+#ifdef NGRAM_PLE_GPU
+  if (tensor.is_cpu() && !anchor.is_cpu()) {
+    if (tensor.numel() == 0) return nullptr;
+    const torch::stable::accelerator::DeviceGuard guard(anchor.get_device_index());
+    const void* address =
+        gpu::device_address(tensor.data_ptr(), tensor.numel() * static_cast<int64_t>(tensor.element_size()));
+    NGP_CHECK(address != nullptr, op, ": ", name, " must be on the device of ", anchor_name, " (",
+              device_text(anchor), ") or in pinned host memory, got pageable ", describe(tensor));
+    return static_cast<const uint8_t*>(address);
+  }
+#endif
+  check_same_device(op, name, tensor, anchor_name, anchor);
+  return static_cast<const uint8_t*>(tensor.data_ptr());
+}
 
 // Bytes of one row of `weight`, whose dtype must be uint8 or the format's own.
 int64_t stored_row_bytes(const char* op, const char* name, const Tensor& weight, const RowFormat& format) {
@@ -23,7 +48,8 @@ int64_t stored_row_bytes(const char* op, const char* name, const Tensor& weight,
 // Scales stored apart, of rows [*, row]: fp8-rowwise fp32 or bf16 [*] or [*, 1], nvfp4 uint8 or E4M3
 // [*, head_dim / 16].
 void attach_scales(const char* op, const Tensor& scale, const std::vector<int64_t>& rows_shape,
-                   TableView& view) {
+                   const char* anchor_name, const Tensor& anchor, TableView& view) {
+  const uint8_t* const begin = readable_bytes(op, "scale", scale, anchor_name, anchor);
   const bool rowwise = view.format.format == Format::fp8_rowwise;
   const ScalarType type = scale.scalar_type();
   const bool type_fits = rowwise ? type == ScalarType::Float || type == ScalarType::BFloat16
@@ -38,7 +64,7 @@ void attach_scales(const char* op, const Tensor& scale, const std::vector<int64_
             kFormatNames[static_cast<int>(view.format.format)], ", got ", describe(scale));
   check_contiguous(op, "scale", scale);
   view.scale_is_bf16 = rowwise && type == ScalarType::BFloat16;
-  view.scales = static_cast<const uint8_t*>(scale.data_ptr());
+  view.scales = begin;
   view.scale_stride = rowwise ? (view.scale_is_bf16 ? 2 : 4) : scales_a_row;
 }
 
@@ -73,7 +99,7 @@ TableView table_view(const char* op, const char* rows_name, const TableArguments
     fail(op, ": ", error.what());
   }
   const RowFormat& format = view.format;
-  check_same_device(op, rows_name, table.weight, anchor_name, anchor);
+  view.rows = readable_bytes(op, rows_name, table.weight, anchor_name, anchor);
   view.row_stride = stored_row_bytes(op, rows_name, table.weight, format);
   const bool scales_inline = format.scale_bytes != 0 && !table.scale.has_value();
   const int64_t expected = scales_inline ? format.slot_bytes : format.row_bytes;
@@ -83,13 +109,11 @@ TableView table_view(const char* op, const char* rows_name, const TableArguments
             describe(table.weight));
   int64_t rows = 1;
   for (int64_t i = 0; i + 1 < table.weight.dim(); ++i) rows *= table.weight.size(i);
-  view.rows = static_cast<const uint8_t*>(table.weight.data_ptr());
   if (scales_inline) {
     view.scales = view.rows + format.scale_offset;
     view.scale_stride = view.row_stride;
   } else if (format.scale_bytes != 0) {
-    check_same_device(op, "scale", *table.scale, anchor_name, anchor);
-    attach_scales(op, *table.scale, shape_of(table.weight), view);
+    attach_scales(op, *table.scale, shape_of(table.weight), anchor_name, anchor, view);
   } else {
     NGP_CHECK(!table.scale.has_value(), op, ": format ", table.format, " has no scale, got ",
               describe(*table.scale));

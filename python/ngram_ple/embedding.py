@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable
-from typing import NoReturn
 
 import torch
 from tqdm import tqdm
@@ -14,9 +13,10 @@ from ngram_ple import ops
 from ngram_ple.checkpoint.loader import TableLoader
 from ngram_ple.checkpoint.open import open_checkpoint, read_table
 from ngram_ple.config import NGramConfig
-from ngram_ple.errors import ConfigError, NgramPleError, PrefetchError
+from ngram_ple.errors import ConfigError, NgramPleError, PrefetchError, shown
 from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import HashPlan
+from ngram_ple.prefetch import Prefetcher
 from ngram_ple.table_module import TableModule
 from ngram_ple.tables import home_device, parse_device
 
@@ -37,14 +37,19 @@ class NGramEmbedding(TableModule):
     config : NGramConfig
     format : str
         How rows are stored: bf16, fp16, fp32, fp8, fp8-rowwise or nvfp4.
-    placement : {"device", "cpu"}
-        Where the table lives.
+    placement : {"device", "pinned", "cpu"}
+        Where the table lives: in the memory of a GPU, in pinned host memory that a GPU reads in place, or in
+        host memory for the CPU.
     device : torch.device, optional
-        For ``"device"``: which GPU, the current one by default.
+        For ``"device"`` and ``"pinned"``: which GPU, the current one by default.
     dtype : torch.dtype
         Of the result: bfloat16, float16 or float32.
     plan : HashPlan, optional
         Derived from `config` by default.
+    max_tokens : int, optional
+        Tokens of the largest batch that is prefetched; see `start_prefetch`.
+    prefetch_depth : int
+        How many batches may be started before the first is finalized.
 
     Attributes
     ----------
@@ -56,9 +61,12 @@ class NGramEmbedding(TableModule):
     ------
     ConfigError
         An unknown format, placement or dtype, a head_dim that the format does not allow, no GPU.
+    PinnedMemoryError
+        The table does not fit into pinned memory, with the numbers.
     """
 
     _loading: TableLoader | None
+    _prefetcher: Prefetcher | None
 
     def __init__(
         self,
@@ -69,6 +77,8 @@ class NGramEmbedding(TableModule):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype = torch.bfloat16,
         plan: HashPlan | None = None,
+        max_tokens: int | None = None,
+        prefetch_depth: int = 1,
     ) -> None:
         if not isinstance(config, NGramConfig):
             raise ConfigError(f"config must be an NGramConfig, got {type(config).__name__}")
@@ -77,6 +87,10 @@ class NGramEmbedding(TableModule):
         plan = HashPlan.from_config(config) if plan is None else plan
         on_meta = (torch.get_default_device() if device is None else parse_device(device)).type == "meta"
         home = torch.device("meta") if on_meta else home_device(placement, device)
+        if max_tokens is not None:
+            _check_positive("max_tokens", max_tokens)
+        _check_positive("prefetch_depth", prefetch_depth)
+        self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs it
         super().__init__(geometry, plan, placement, home, dtype)
         self.config = config
         self._out_dtype = out_dtype
@@ -92,6 +106,8 @@ class NGramEmbedding(TableModule):
         placement: str = "device",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype = torch.bfloat16,
+        max_tokens: int | None = None,
+        prefetch_depth: int = 1,
         threads: int | None = None,
         progress: bool = False,
     ) -> NGramEmbedding:
@@ -108,7 +124,7 @@ class NGramEmbedding(TableModule):
             Index among the PLE layers.
         format : str, optional
             The format it must be stored in; whatever it is by default.
-        placement, device, dtype
+        placement, device, dtype, max_tokens, prefetch_depth
             As for the class.
         threads : int, optional
             Reading threads.
@@ -129,7 +145,14 @@ class NGramEmbedding(TableModule):
         plan = derived.with_buffers(stored.buffers, str(path))
         stored.check(plan.padded_rows)
         embedding = cls(
-            config, format=stored.format, placement=placement, device=device, dtype=dtype, plan=plan
+            config,
+            format=stored.format,
+            placement=placement,
+            device=device,
+            dtype=dtype,
+            plan=plan,
+            max_tokens=max_tokens,
+            prefetch_depth=prefetch_depth,
         )
         if embedding.table.slots.is_meta:
             raise NgramPleError("from_pretrained needs memory, got the meta device")
@@ -174,7 +197,9 @@ class NGramEmbedding(TableModule):
     def forward(
         self, input_ids: torch.Tensor, query_start_loc: torch.Tensor, ngram_context: torch.Tensor
     ) -> torch.Tensor:
-        """Embed a ragged batch: ``[T, H·head_dim]`` of `dtype`, in one kernel.
+        """Embed a ragged batch: ``[T, H·head_dim]`` of `dtype`.
+
+        A prefetch that this thread started is finalized, else one kernel hashes and looks up.
 
         Parameters
         ----------
@@ -185,6 +210,8 @@ class NGramEmbedding(TableModule):
         ------
         NgramPleError
             The table is not loaded, or `torch.export` would bake it into its program as a constant.
+        PrefetchError
+            A prefetch was started for another count of tokens.
         RuntimeError
             A wrong dtype, shape or device, from the operator.
         """
@@ -195,6 +222,10 @@ class NGramEmbedding(TableModule):
                 "torch.export would copy the table into the program as a constant: export a function that "
                 "calls ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"
             )
+        if self._prefetcher is not None:
+            rows: torch.Tensor | None = self._prefetcher.finalize_if_started(input_ids.shape[0])
+            if rows is not None:
+                return rows
         return self.table.embed(
             (input_ids.contiguous(), query_start_loc.contiguous(), ngram_context),
             self._buffers_in_order(),
@@ -210,19 +241,60 @@ class NGramEmbedding(TableModule):
 
     @property
     def supports_prefetch(self) -> bool:
-        """Whether `start_prefetch` does anything: not for tables that are read in place."""
-        return False
+        """Whether `start_prefetch` does anything: for pinned tables; others are read fast where they are."""
+        return self._prefetcher is not None
 
     def start_prefetch(
         self, input_ids: torch.Tensor, query_start_loc: torch.Tensor, ngram_context: torch.Tensor
     ) -> None:
-        """Do nothing: this placement has no prefetch, `forward` looks up at once."""
+        """Begin looking a batch up on a side stream; nothing on placements without prefetch.
 
-    def finalize_prefetch(self, total_tokens: int) -> NoReturn:
-        """Raise PrefetchError: this placement has nothing to finalize."""
-        raise PrefetchError(
-            f"finalize_prefetch needs a placement with prefetch (supports_prefetch), got {self.placement!r}"
-        )
+        The current stream hashes the batch, so the inputs may be overwritten in that stream's order. Works
+        eagerly, and in a graph capture that has `finalize_prefetch` too; each replay hashes what the inputs
+        hold by then. Buffers are allocated beforehand for `max_tokens`, or without it by the first batch of a
+        size. The module must outlive the graphs that know its buffers.
+
+        Raises
+        ------
+        PrefetchError
+            `prefetch_depth` batches are under way, this one is larger than `max_tokens`, or there is no
+            buffer for it inside a capture.
+        NgramPleError
+            The table is not loaded.
+        RuntimeError
+            A wrong dtype, shape or device, from the operator.
+        """
+        self._require_loaded()
+        if self._prefetcher is not None:
+            inputs = (input_ids, query_start_loc, ngram_context)
+            self._prefetcher.start(input_ids.shape[0], lambda ids: self.compute_ngram_ids(*inputs, out=ids))
+
+    def finalize_prefetch(self, total_tokens: int) -> torch.Tensor:
+        """Wait, on the current stream, for the oldest batch that this thread started.
+
+        Returns
+        -------
+        Tensor
+            ``[total_tokens, H·head_dim]`` of `dtype`, memory of its own.
+
+        Raises
+        ------
+        PrefetchError
+            The placement has no prefetch, this thread started none, or one of another count of tokens or on
+            the other side of a capture's boundary.
+        """
+        if self._prefetcher is None:
+            raise PrefetchError(
+                "finalize_prefetch needs a placement with prefetch (supports_prefetch), got "
+                f"{self.placement!r}"
+            )
+        rows: torch.Tensor = self._prefetcher.finalize(total_tokens)
+        return rows
+
+    def drop_prefetch(self) -> None:
+        """Forget what this thread started and did not finalize, after a step that was given up."""
+        if self._prefetcher is not None:
+            self._prefetcher.drop()
 
     # --- loading -------------------------------------------------------------------------------------
 
@@ -294,3 +366,18 @@ class NGramEmbedding(TableModule):
     def _materialize(self, device: torch.device) -> None:
         self._loading = None  # one under way would fill the memory that is given up
         super()._materialize(device)
+        self._prefetcher = None
+        if self.placement == "pinned" and device.type != "meta":
+            self._prefetcher = Prefetcher(
+                self.table,
+                len(self._plan.head_sizes),
+                self.dtype,
+                out_dtype_name(self.dtype),
+                device,
+                *self._prefetch_size,
+            )
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a positive int, got {shown(value)}")

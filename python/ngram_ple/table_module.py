@@ -14,7 +14,7 @@ import torch
 from ngram_ple.errors import ConfigError, NgramPleError, NgramPleWarning
 from ngram_ple.formats import RowFormat
 from ngram_ple.hash_plan import BUFFER_FIELDS, HashPlan
-from ngram_ple.tables import Table, home_device, make_table
+from ngram_ple.tables import PinnedTable, Table, home_device, make_table
 
 _log = logging.getLogger("ngram_ple")
 _TABLE_KEY = "ngram_embedding.slots"
@@ -63,6 +63,7 @@ class TableModule(torch.nn.Module):
     def _materialize(self, device: torch.device) -> None:
         """Allocate table and hash buffers on `device`; nothing is loaded then."""
         self._loaded = False
+        self._home = device
         self.table: Table = make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
         for name, field in BUFFER_FIELDS.items():
             values = getattr(self._plan, field)
@@ -94,16 +95,17 @@ class TableModule(torch.nn.Module):
         table = self.table
         return (
             f"format={self._format.name}, dtype={self.dtype}, placement={self.placement}, "
-            f"device={table.slots.device}, rows={table.slots.shape[0]}, bytes={table.nbytes}"
+            f"device={self._home}, rows={table.slots.shape[0]}, bytes={table.nbytes}"
+            + (f", huge_page_bytes={table.huge_page_bytes}" if isinstance(table, PinnedTable) else "")
         )
 
     def _apply(self: _Self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> _Self:
         """Keep table and buffers where they are, whatever .to(), .half(), .cuda() ask."""
-        here = self.table.slots.device
+        here = self._home
         probe = fn(torch.empty(0, dtype=self.dtype, device=here))
         if here.type == "meta" and probe.device.type != "meta":
             self._materialize(home_device(self.placement, None if self.placement == "cpu" else probe.device))
-            here = self.table.slots.device
+            here = self._home
         asked = [str(probe.device)] if probe.device != here else []
         asked += [str(probe.dtype)] if probe.dtype != self.dtype else []
         if here.type == "cpu" and probe.is_shared():  # type: ignore[no-untyped-call]

@@ -19,8 +19,8 @@ ROWS = 128
 
 def construct(device: torch.device, format: str = "bf16", **options: Any) -> NGramEmbedding:
     """The module for a device, without its table."""
-    placement = "cpu" if device.type == "cpu" else "device"
-    return NGramEmbedding(CONFIG, format=format, placement=placement, **options)
+    options.setdefault("placement", "cpu" if device.type == "cpu" else "device")
+    return NGramEmbedding(CONFIG, format=format, **options)
 
 
 def rows_of(format: str, seed: int = 0) -> Rows:

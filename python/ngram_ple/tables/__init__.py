@@ -9,12 +9,14 @@ from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table
 from ngram_ple.tables.cpu import CpuTable
 from ngram_ple.tables.device import DeviceTable
+from ngram_ple.tables.pinned import PinnedTable
 from ngram_ple.tables.sink import RowSink
 
 __all__ = [
     "PLACEMENTS",
     "CpuTable",
     "DeviceTable",
+    "PinnedTable",
     "RowSink",
     "Table",
     "home_device",
@@ -22,7 +24,7 @@ __all__ = [
     "parse_device",
 ]
 
-PLACEMENTS = ("device", "cpu")
+PLACEMENTS = ("device", "pinned", "cpu")
 
 
 def home_device(placement: str, device: torch.device | str | int | None = None) -> torch.device:
@@ -31,7 +33,7 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
     Raises
     ------
     ConfigError
-        An unknown placement, a device that does not fit it, or no GPU for ``"device"``.
+        An unknown placement, a device that does not fit it, or no GPU for ``"device"`` and ``"pinned"``.
     """
     _check_placement(placement)
     wanted = None if device is None else parse_device(device)
@@ -40,9 +42,11 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
             raise ConfigError(f"device must be cpu or None for placement 'cpu', got {wanted}")
         return torch.device("cpu")
     if wanted is not None and wanted.type != "cuda":
-        raise ConfigError(f"device must be a cuda device or None for placement 'device', got {wanted}")
+        raise ConfigError(f"device must be a cuda device or None for placement {placement!r}, got {wanted}")
     if not torch.cuda.is_available():
-        raise ConfigError("placement 'device' needs a GPU that torch can use, got none; use placement='cpu'")
+        raise ConfigError(
+            f"placement {placement!r} needs a GPU that torch can use, got none; use placement='cpu'"
+        )
     index = torch.cuda.current_device() if wanted is None or wanted.index is None else wanted.index
     return torch.device("cuda", index)
 
@@ -66,14 +70,15 @@ def parse_device(device: torch.device | str | int) -> torch.device:
 def make_table(
     placement: str, format: RowFormat, row_start: int, row_end: int, device: torch.device
 ) -> Table:
-    """Allocate a table, uninitialised. On the meta device it takes no memory."""
+    """Allocate a table, its rows yet to be written. On the meta device it takes no memory."""
     _check_placement(placement)
     if device.type == "meta":
         slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
         return Table(format, slots, row_start)
     if placement == "cpu":
         return CpuTable(format, row_start, row_end)
-    return DeviceTable(format, row_start, row_end, device)
+    make = PinnedTable if placement == "pinned" else DeviceTable
+    return make(format, row_start, row_end, device)
 
 
 def _check_placement(placement: str) -> None:

@@ -1,0 +1,147 @@
+#include "host_memory/mapping.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "host_memory/limits.h"
+#include "host_memory/registrar.h"
+
+namespace ngram_ple {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kTouchBytes = size_t{64} << 20;  // what a thread takes at a time
+constexpr int kPopulateWrite = 23;                // MADV_POPULATE_WRITE of Linux 5.14
+constexpr int kPreferred = 1;                     // MPOL_PREFERRED
+
+size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+// Returns 0 or an errno. Populating reports a shortage where a plain write would end the process.
+int touch_pages(char* begin, size_t bytes) {
+  while (madvise(begin, bytes, kPopulateWrite) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return errno;
+    const size_t page = page_bytes();  // an older kernel
+    for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(begin)[at] = 0;
+    return 0;
+  }
+  return 0;
+}
+
+// "0" on a machine with one node, "0-1" or "0,2" on others.
+bool has_several_nodes() {
+  std::ifstream file("/sys/devices/system/node/online");
+  std::string online;
+  file >> online;
+  return online.find_first_of("-,") != std::string::npos;
+}
+
+}  // namespace
+
+Mapping::Mapping(size_t bytes) {
+  const size_t page = page_bytes();
+  bytes_ = (bytes + page - 1) / page * page;
+  const size_t slack = kHugePage - page;
+  void* mapped = mmap(nullptr, bytes_ + slack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    throw PinnedMemoryError("pinned memory of " + bytes_text(bytes) +
+                            " could not be mapped: " + std::strerror(errno));
+  }
+  char* const begin = static_cast<char*>(mapped);
+  const uintptr_t at = reinterpret_cast<uintptr_t>(begin);
+  const size_t before = (at + kHugePage - 1) / kHugePage * kHugePage - at;
+  address_ = begin + before;
+  if (before > 0) munmap(begin, before);
+  if (slack > before) munmap(address_ + bytes_, slack - before);
+  madvise(address_, bytes_, MADV_HUGEPAGE);  // a hint: huge_bytes() tells what came of it
+  if (madvise(address_, bytes_, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    unmap();
+    throw PinnedMemoryError(std::string("pinned memory could not be kept from forked children: ") +
+                            std::strerror(error));
+  }
+}
+
+Mapping::~Mapping() { unmap(); }
+
+void Mapping::unmap() noexcept {
+  if (address_ != nullptr) munmap(address_, bytes_);
+  address_ = nullptr;
+}
+
+void Mapping::prefer_node(int node) const {
+  constexpr int kWordBits = 8 * sizeof(unsigned long);
+  if (node < 0 || node >= 1024 || !has_several_nodes()) return;
+  unsigned long mask[1024 / kWordBits] = {};
+  mask[node / kWordBits] = 1UL << (node % kWordBits);
+  // Refused in some containers: a slower table then, not an error.
+  syscall(SYS_mbind, address_, bytes_, kPreferred, mask, 1024UL, 0U);
+}
+
+void Mapping::touch(int threads) const {
+  std::atomic<size_t> next{0};
+  std::atomic<int> failed{0};
+  const auto work = [&] {
+    while (failed.load() == 0) {
+      const size_t at = next.fetch_add(kTouchBytes);
+      if (at >= bytes_) return;
+      const int error = touch_pages(address_ + at, std::min(kTouchBytes, bytes_ - at));
+      if (error != 0) failed = error;
+    }
+  };
+  const size_t useful = (bytes_ + kTouchBytes - 1) / kTouchBytes;
+  std::vector<std::thread> helpers;
+  try {
+    for (size_t i = 1; i < std::min<size_t>(static_cast<size_t>(threads), useful); ++i) {
+      helpers.emplace_back(work);
+    }
+  } catch (const std::system_error&) {  // no more threads allowed: those at hand do it
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (failed != 0) {
+    throw PinnedMemoryError("pinned memory of " + bytes_text(bytes_) +
+                            " could not be had: " + std::strerror(failed) + ", MemAvailable is " +
+                            bytes_text(read_memory_limits().available));
+  }
+}
+
+size_t Mapping::huge_bytes() const {
+  std::ifstream smaps("/proc/self/smaps");
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address_);
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    uint64_t begin = 0, end = 0, kib = 0;
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2) {
+      inside = begin <= at && at < end;
+    } else if (inside && std::sscanf(line.c_str(), "AnonHugePages: %" SCNu64, &kib) == 1) {
+      return std::min<size_t>(kib * 1024, bytes_);  // a neighbour may share the entry
+    }
+  }
+  return 0;
+}
+
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace ngram_ple

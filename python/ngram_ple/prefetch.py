@@ -1,0 +1,294 @@
+"""Lookups ahead of time, on a stream beside the caller's."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from ngram_ple import _core
+from ngram_ple.errors import PrefetchError
+from ngram_ple.tables import Table
+
+Hash = Callable[[torch.Tensor], object]
+
+
+class SideStreams:
+    """The two streams on which one GPU's prefetches run, of all layers, in the order they were started.
+
+    One is for work that is captured and one for work that runs: a stream in the middle of one thread's
+    capture would take another thread's prefetch into that graph. Neither is of torch's pool, whose streams
+    anyone may be given.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.lock = threading.Lock()
+        self.running, self.captured = (
+            torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
+                _core.new_stream(device.index), device=device
+            )
+            for _ in range(2)
+        )
+
+
+_streams: dict[torch.device, SideStreams] = {}
+_streams_lock = threading.Lock()
+
+
+def side_streams(device: torch.device) -> SideStreams:
+    """Return the streams of a GPU, the same ones every time."""
+    with _streams_lock:
+        if device not in _streams:
+            _streams[device] = SideStreams(device)
+        return _streams[device]
+
+
+class _Started:
+    """A prefetch between start and finalize; its thread alone holds it."""
+
+    def __init__(self, buffer: _Buffer, tokens: int, capture: int) -> None:
+        self.buffer = buffer
+        self.tokens = tokens
+        self.capture = capture
+
+
+class _Buffer:
+    """Ids and rows of one prefetch, and the last work that used them."""
+
+    def __init__(self) -> None:
+        self.ids = torch.empty(0)  # int64 [max_tokens, H]
+        self.rows = torch.empty(0)  # [max_tokens, H, head_dim]
+        self.was_captured = False  # then a graph knows the addresses
+        self._used: torch.cuda.Event | None = None
+        self._used_in = 0
+        self._started: weakref.ref[_Started] | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        return self.ids.shape[0]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing started in it can still be finalized: its thread may have ended, too."""
+        return self._started is None or self._started() is None
+
+    def start(self, tokens: int, capture: int) -> _Started:
+        started = _Started(self, tokens, capture)
+        self._started = weakref.ref(started)
+        self.was_captured |= capture != 0
+        return started
+
+    def release(self) -> None:
+        self._started = None
+
+    def allocate(self, ids: torch.Tensor, rows: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        """Take memory that `stream` may have been given with earlier work on it."""
+        self.ids, self.rows = ids, rows
+        self.record(stream, 0)
+
+    def record(self, stream: torch.cuda.Stream, capture: int) -> torch.cuda.Event:
+        """Note that work of `stream` up to here uses the buffer."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(stream)
+        self._used, self._used_in = event, capture
+        if capture == 0:  # its memory, given up, is not handed out before that work's end
+            self.ids.record_stream(stream)
+            self.rows.record_stream(stream)
+        return event
+
+    def wait_until_used(self, stream: torch.cuda.Stream, capture: int) -> None:
+        """Let `stream` wait for the last such work.
+
+        An event of a capture means nothing outside of it, nor the other way around: what a graph does is
+        ordered by the stream that it is replayed on.
+        """
+        if self._used is not None and self._used_in == capture:
+            stream.wait_event(self._used)
+
+
+class Prefetcher:
+    """The prefetches of one table.
+
+    ``start`` lets the caller's stream hash the batch, so its inputs may be overwritten in stream order as
+    soon as it returns, and a side stream look the ids up. ``finalize`` lets the caller's stream wait and
+    copies the rows out. Events alone join the streams. Each thread finalizes what it started itself, oldest
+    first. What is captured has buffers of its own: a graph may be replayed at any time.
+
+    Parameters
+    ----------
+    table : Table
+    heads : int
+        H.
+    dtype : torch.dtype
+        Of the rows.
+    out_dtype : str
+        The same as operators call it.
+    device : torch.device
+    max_tokens : int, optional
+        Tokens of the largest batch: the buffers are allocated for it at once. By default they are allocated,
+        and grow, when a batch needs it, which cannot be inside a capture or after one used them.
+    depth : int
+        How many prefetches may be started before the first is finalized: buffers, inside captures as outside.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        heads: int,
+        dtype: torch.dtype,
+        out_dtype: str,
+        device: torch.device,
+        max_tokens: int | None,
+        depth: int,
+    ) -> None:
+        self._table = table
+        self._heads = heads
+        self._dtype = dtype
+        self._out_dtype = out_dtype
+        self._device = device
+        self._max_tokens = max_tokens
+        self._side = side_streams(device)
+        self._mine = threading.local()
+        self._running, self._captured = ([_Buffer() for _ in range(depth)] for _ in range(2))
+        if max_tokens is not None:
+            self._allocate(max_tokens)
+
+    @property
+    def started(self) -> list[_Started]:
+        """What this thread started and did not finalize, oldest first."""
+        if not hasattr(self._mine, "started"):
+            self._mine.started = []
+        found: list[_Started] = self._mine.started
+        return found
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def start(self, tokens: int, hash_into: Hash) -> None:
+        """Hash on the current stream and look up on the side stream.
+
+        Parameters
+        ----------
+        tokens : int
+        hash_into : callable
+            Writes the ids of the batch into the int64 ``[tokens, H]`` that it is given.
+
+        Raises
+        ------
+        PrefetchError
+            Every buffer is taken, the batch is larger than one, or there is none yet inside a capture.
+        """
+        current = torch.cuda.current_stream(self._device)
+        capture = _core.capture_id(current.cuda_stream)
+        with self._side.lock, torch.cuda.device(self._device):
+            buffer = self._take(tokens, capture)
+            side = self._side.captured if capture else self._side.running
+            buffer.wait_until_used(current, capture)
+            ids, rows = buffer.ids[:tokens], buffer.rows[:tokens]
+            hash_into(ids)
+            side.wait_event(buffer.record(current, capture))
+            started = buffer.start(tokens, capture)
+            with torch.cuda.stream(side):
+                self._look_up(ids, rows)
+                buffer.record(side, capture)
+            self.started.append(started)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def finalize_if_started(self, total_tokens: int) -> torch.Tensor | None:
+        """`finalize` if this thread started anything, else None."""
+        return self.finalize(total_tokens) if self.started else None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def finalize(self, total_tokens: int) -> torch.Tensor:
+        """Wait for the oldest prefetch on the current stream and return its rows, ``[T, H·head_dim]``.
+
+        Raises
+        ------
+        PrefetchError
+            Nothing was started by this thread, or for another count of tokens, or on the other side of a
+            capture's begin or end. All of its prefetches are dropped then.
+        """
+        if not self.started:
+            raise PrefetchError("finalize_prefetch needs start_prefetch first, by the same thread, got none")
+        current = torch.cuda.current_stream(self._device)
+        capture = _core.capture_id(current.cuda_stream)
+        oldest = self.started[0]
+        if oldest.tokens != total_tokens:
+            self.drop()
+            raise PrefetchError(
+                f"finalize_prefetch must get the {oldest.tokens} tokens that were started, got "
+                f"{total_tokens}; what this thread started is dropped"
+            )
+        if oldest.capture != capture:
+            self.drop()
+            raise PrefetchError(
+                "start_prefetch and finalize_prefetch must both be inside one graph capture or both outside, "
+                f"got start {'inside one' if oldest.capture else 'outside'} and finalize "
+                f"{'inside one' if capture else 'outside'}; what this thread started is dropped"
+            )
+        buffer = oldest.buffer
+        with self._side.lock, torch.cuda.device(self._device):
+            buffer.wait_until_used(current, capture)
+            rows = buffer.rows[:total_tokens].flatten(1).clone()
+            buffer.record(current, capture)
+            buffer.release()
+            del self.started[0]
+        return rows
+
+    def drop(self) -> None:
+        """Forget what this thread started; the current stream waits for it."""
+        current = torch.cuda.current_stream(self._device)
+        capture = _core.capture_id(current.cuda_stream)
+        for started in self.started:
+            started.buffer.wait_until_used(current, capture)
+            started.buffer.release()
+        self.started.clear()
+
+    def _take(self, tokens: int, capture: int) -> _Buffer:
+        """Return a free buffer that holds so many tokens."""
+        buffers = self._captured if capture else self._running
+        buffer = next((buffer for buffer in buffers if buffer.is_free), None)
+        if buffer is None:
+            raise PrefetchError(
+                f"start_prefetch needs a free buffer, got {len(buffers)} prefetches that were started and "
+                "not finalized: call finalize_prefetch or drop_prefetch, or construct with a larger "
+                "prefetch_depth"
+            )
+        if tokens <= buffer.max_tokens:
+            return buffer
+        if self._max_tokens is not None:
+            raise PrefetchError(f"start_prefetch takes max_tokens={self._max_tokens} tokens, got {tokens}")
+        if capture:
+            raise PrefetchError(
+                f"start_prefetch inside a graph capture needs a buffer of {tokens} tokens, got one of "
+                f"{buffer.max_tokens}: construct with max_tokens, or prefetch the largest batch once before "
+                "the first capture"
+            )
+        self._allocate(tokens)
+        return buffer
+
+    def _allocate(self, tokens: int) -> None:
+        """Give every buffer that is free, and known to no graph, room for so many tokens."""
+        stream = torch.cuda.current_stream(self._device)
+        shape = (tokens, self._heads)
+        for buffer in (*self._running, *self._captured):
+            if buffer.is_free and not buffer.was_captured and buffer.max_tokens < tokens:
+                ids = torch.empty(shape, dtype=torch.int64, device=self._device)
+                rows = torch.empty(
+                    (*shape, self._table.format.head_dim), dtype=self._dtype, device=self._device
+                )
+                buffer.allocate(ids, rows, stream)
+
+    def _look_up(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        table = self._table
+        torch.ops.ngram_ple.lookup.out(
+            ids,
+            table.slots,
+            None,
+            table.global_scale,
+            format=table.format.name,
+            out_dtype=self._out_dtype,
+            head_dim=table.format.head_dim,
+            row_start=table.row_start,
+            out=rows,
+        )
