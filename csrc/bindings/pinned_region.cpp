@@ -37,10 +37,10 @@ std::unique_ptr<PinnedRegion> make_region(size_t nbytes, int device, size_t piec
                                         RegionOptions{piece_bytes, threads, room_is_checked()});
 }
 
+// Nothing once it is closed: an exception may not leave a buffer function.
 py::buffer_info bytes_of(PinnedRegion& region) {
-  if (region.address() == nullptr) throw py::value_error("the region is closed");
-  return py::buffer_info(reinterpret_cast<uint8_t*>(region.address()),
-                         static_cast<py::ssize_t>(region.bytes()));
+  const size_t bytes = region.address() == nullptr ? 0 : region.bytes();
+  return py::buffer_info(reinterpret_cast<uint8_t*>(region.address()), static_cast<py::ssize_t>(bytes));
 }
 
 uintptr_t address_of(const PinnedRegion& region) { return reinterpret_cast<uintptr_t>(region.address()); }

@@ -59,7 +59,8 @@ uint64_t read_group_room() {
 }
 
 [[noreturn]] void refuse(size_t bytes, const std::string& why) {
-  throw PinnedMemoryError("pinned memory of " + bytes_text(bytes) + " does not fit: " + why);
+  throw PinnedMemoryError("pinned memory of " + bytes_text(bytes) + " does not fit: " + why +
+                          "; NGRAM_PLE_MEMORY_CHECK=0 tries all the same");
 }
 
 }  // namespace

@@ -101,8 +101,9 @@ def lookup(
         int32 or int64 of any shape, global row numbers. One outside ``[row_start, row_end)`` gives a row of
         zeros, and no memory is read for it.
     weight : Tensor
-        ``[rows, …]`` on the ids' device, contiguous: uint8, or the format's own dtype (bfloat16, float16,
-        float32, float8_e4m3fn). Row i of it is global row ``row_start + i``.
+        ``[rows, …]`` on the ids' device or, for a GPU, in pinned host memory; contiguous: uint8, or the
+        format's own dtype (bfloat16, float16, float32, float8_e4m3fn). Row i of it is global row
+        ``row_start + i``.
     scale : Tensor, optional
         fp8-rowwise: float32 or bfloat16 ``[rows]`` or ``[rows, 1]``; nvfp4: uint8 or float8_e4m3fn
         ``[rows, head_dim / 16]``. None when the scales lie inside `weight`, as `RowFormat.slot_bytes` has it.

@@ -91,8 +91,7 @@ def test_a_region_has_its_exact_size_in_pieces() -> None:
     region.close()
     region.close()
     assert region.address == 0
-    with pytest.raises(BufferError if sys.version_info >= (3, 12) else Exception, match=""):
-        memoryview(region)
+    assert len(memoryview(region)) == 0
 
 
 @needs_gpu
@@ -155,7 +154,7 @@ def test_a_pinned_module_is_the_table_at_the_ids(format: str, source: str) -> No
     module = construct(CUDA, format, placement="pinned")
     module.load_weights((name, tensor.to(source)) for name, tensor in tensors_of(rows_of(format)).items())
     module.finish_loading()
-    assert torch.cuda.memory_allocated() - before < module.table.nbytes + 8192
+    assert torch.cuda.memory_allocated() - before < 4096
     assert module.table.slots.device.type == "cpu"
     inputs = batch(CUDA)
     expected = rows_of(format).expected(module.compute_ngram_ids(*inputs).cpu(), "bf16").cuda()
@@ -237,7 +236,7 @@ SMALL_LOCK = "resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))"
     [(SMALL_SPACE, "does not fit: the address space limit (RLIMIT_AS, ulimit -v) is"), (SMALL_LOCK, "fits")],
 )
 def test_resource_limits(limit: str, said: str) -> None:
-    """The lock limit is not one that this driver counts, so it does not stand in the way."""
+    """A lock limit stands in the way only where the driver counts what it locks: this one does not."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED.format(limit=limit)], capture_output=True, text=True, check=False
     )

@@ -17,7 +17,7 @@ from ngram_ple.benchmark.timing import copy_rate, timed_in_turn
 from ngram_ple.cli import options, report
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import FORMATS
-from ngram_ple.tables import PLACEMENTS, home_device
+from ngram_ple.tables import home_device
 
 _DEFAULT_FORMATS = ["bf16", "fp8", "nvfp4"]
 _DEFAULT_TOKENS = [1, 8, 64, 1024, 8192, 32768]
@@ -40,7 +40,9 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--placement", choices=PLACEMENTS, help="where the table lives (default: device with a GPU, else cpu)"
+        "--placement",
+        choices=("device", "cpu"),
+        help="where the table lives (default: device with a GPU, else cpu)",
     )
     parser.add_argument(
         "--format", action="append", choices=FORMATS, help="may be repeated (default: bf16, fp8, nvfp4)"
