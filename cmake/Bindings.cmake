@@ -23,6 +23,20 @@ target_link_libraries(ngram_ple_torch INTERFACE "${NGRAM_PLE_TORCH_LIB}/libtorch
 # Only the stable ABI of torch 2.11: one build runs on that and every later torch.
 target_compile_definitions(ngram_ple_torch INTERFACE TORCH_TARGET_VERSION=0x020b000000000000)
 
+# Some toolchains ship a static libstdc++ alone, which beside the process's shared one is a second set of locales and
+# exception types; the system's shared one, named first, then serves.
+execute_process(
+  COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so
+  OUTPUT_VARIABLE shared OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT IS_ABSOLUTE "${shared}")
+  find_library(NGRAM_PLE_LIBSTDCXX NAMES libstdc++.so.6 REQUIRED)
+endif()
+function(ngram_ple_share_libstdcxx target)
+  if(NGRAM_PLE_LIBSTDCXX)
+    target_link_libraries(${target} PRIVATE "${NGRAM_PLE_LIBSTDCXX}")
+  endif()
+endfunction()
+
 # --- _ops.so ----------------------------------------------------------------------------------------
 add_library(ngram_ple_ops MODULE
   csrc/bindings/arguments.cpp
@@ -42,15 +56,8 @@ if(TARGET ngram_ple_gpu)
   target_link_libraries(ngram_ple_ops PRIVATE ngram_ple_gpu)
 endif()
 target_link_options(ngram_ple_ops PRIVATE LINKER:--no-undefined)  # a missing source shows here, not at import
-# Errors cross into torch as C++ exceptions, so both must share one libstdc++. Some toolchains ship a static one
-# alone; the system's shared one, named first, then serves.
-execute_process(
-  COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so
-  OUTPUT_VARIABLE shared OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT IS_ABSOLUTE "${shared}")
-  find_library(NGRAM_PLE_LIBSTDCXX NAMES libstdc++.so.6 REQUIRED)
-  target_link_libraries(ngram_ple_ops PRIVATE "${NGRAM_PLE_LIBSTDCXX}")
-endif()
+# Errors cross into torch as C++ exceptions, so both must share one libstdc++.
+ngram_ple_share_libstdcxx(ngram_ple_ops)
 install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
 
 # --- _core ------------------------------------------------------------------------------------------
@@ -59,6 +66,7 @@ find_package(pybind11 CONFIG REQUIRED)
 pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp csrc/bindings/pinned_region.cpp)
 set_target_properties(ngram_ple_core PROPERTIES OUTPUT_NAME _core)
 ngram_ple_compile_options(ngram_ple_core)
+ngram_ple_share_libstdcxx(ngram_ple_core)
 target_link_libraries(ngram_ple_core PRIVATE ngram_ple_cpu)
 if(TARGET ngram_ple_gpu)
   target_link_libraries(ngram_ple_core PRIVATE ngram_ple_gpu)

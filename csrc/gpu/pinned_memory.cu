@@ -1,8 +1,8 @@
 #include <cctype>
-#include <fstream>
 
 #include "gpu/host_runtime.h"
 #include "gpu/pinned_memory.h"
+#include "host_memory/system_files.h"
 
 #if defined(__HIPCC__)
 #define NGP_VENDOR(name) hip##name
@@ -87,9 +87,8 @@ class DeviceRegistrar final : public Registrar {
     if (NGP_VENDOR(DeviceGetPCIBusId)(bus_id, sizeof bus_id, device_) != NGP_VENDOR(Success)) return -1;
     std::string name(bus_id);
     for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-    std::ifstream file("/sys/bus/pci/devices/" + name + "/numa_node");
-    int node = -1;
-    return file >> node ? node : -1;
+    const std::string told = first_line("/sys/bus/pci/devices/" + name + "/numa_node");
+    return static_cast<int>(leading_number(told).value_or(-1));
   }
 
  private:

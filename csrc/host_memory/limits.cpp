@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
+#include <cstring>
 
 #include "host_memory/registrar.h"
+#include "host_memory/system_files.h"
 
 namespace ngram_ple {
 namespace {
@@ -18,37 +19,26 @@ uint64_t resource_limit(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? kUnlimited : static_cast<uint64_t>(limit.rlim_cur);
 }
 
-// The number after `key` in a file of "key number" lines.
-uint64_t number_after(const std::string& path, const std::string& key, uint64_t otherwise) {
-  std::ifstream file(path);
-  for (std::string word; file >> word;) {
-    uint64_t number = 0;
-    if (word == key && file >> number) return number;
-  }
-  return otherwise;
-}
-
-uint64_t number_in(const std::string& path, uint64_t otherwise) {
-  std::ifstream file(path);
-  uint64_t number = 0;
-  return file >> number ? number : otherwise;  // "max" is no number
+uint64_t bytes_or(std::optional<int64_t> number, uint64_t otherwise) {
+  return number && *number >= 0 ? static_cast<uint64_t>(*number) : otherwise;
 }
 
 // Version 2 control groups: the process's own and every one above it.
 uint64_t read_group_room() {
-  std::ifstream file("/proc/self/cgroup");
   std::string group;
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) == 0) group = line.substr(3);
-  }
+  for_each_line("/proc/self/cgroup", [&](const char* line) {
+    if (std::strncmp(line, "0::", 3) != 0) return false;
+    group = std::string(line + 3, std::strcspn(line + 3, "\n"));
+    return true;
+  });
   uint64_t room = kUnlimited;
   while (true) {
     const std::string folder = "/sys/fs/cgroup" + group;
-    const uint64_t most = number_in(folder + "/memory.max", kUnlimited);
+    const uint64_t most = bytes_or(leading_number(first_line(folder + "/memory.max")), kUnlimited);
     if (most != kUnlimited) {
-      const uint64_t used = number_in(folder + "/memory.current", 0);
-      const uint64_t cache = number_after(folder + "/memory.stat", "active_file", 0) +
-                             number_after(folder + "/memory.stat", "inactive_file", 0);
+      const uint64_t used = bytes_or(leading_number(first_line(folder + "/memory.current")), 0);
+      const uint64_t cache = bytes_or(number_after(folder + "/memory.stat", "active_file"), 0) +
+                             bytes_or(number_after(folder + "/memory.stat", "inactive_file"), 0);
       const uint64_t held = used - std::min(used, cache);
       room = std::min(room, most - std::min(most, held));
     }
@@ -67,11 +57,12 @@ uint64_t read_group_room() {
 
 MemoryLimits read_memory_limits() {
   MemoryLimits limits;
-  const uint64_t kib = number_after("/proc/meminfo", "MemAvailable:", kUnlimited);
+  const uint64_t kib = bytes_or(number_after("/proc/meminfo", "MemAvailable:"), kUnlimited);
   if (kib != kUnlimited) limits.available = kib * 1024;
   limits.group_room = read_group_room();
   limits.address_space = resource_limit(RLIMIT_AS);
-  limits.address_space_used = number_in("/proc/self/statm", 0) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  limits.address_space_used = bytes_or(leading_number(first_line("/proc/self/statm")), 0) *
+                              static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   limits.locked_memory = resource_limit(RLIMIT_MEMLOCK);
   return limits;
 }

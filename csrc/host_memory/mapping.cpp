@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -20,6 +19,7 @@
 
 #include "host_memory/limits.h"
 #include "host_memory/registrar.h"
+#include "host_memory/system_files.h"
 
 namespace ngram_ple {
 namespace {
@@ -45,10 +45,7 @@ int touch_pages(char* begin, size_t bytes) {
 
 // "0" on a machine with one node, "0-1" or "0,2" on others.
 bool has_several_nodes() {
-  std::ifstream file("/sys/devices/system/node/online");
-  std::string online;
-  file >> online;
-  return online.find_first_of("-,") != std::string::npos;
+  return first_line("/sys/devices/system/node/online").find_first_of("-,") != std::string::npos;
 }
 
 }  // namespace
@@ -123,18 +120,15 @@ void Mapping::touch(int threads) const {
 }
 
 size_t Mapping::huge_bytes() const {
-  std::ifstream smaps("/proc/self/smaps");
   const uintptr_t at = reinterpret_cast<uintptr_t>(address_);
   bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    uint64_t begin = 0, end = 0, kib = 0;
-    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2) {
-      inside = begin <= at && at < end;
-    } else if (inside && std::sscanf(line.c_str(), "AnonHugePages: %" SCNu64, &kib) == 1) {
-      return std::min<size_t>(kib * 1024, bytes_);  // a neighbour may share the entry
-    }
-  }
-  return 0;
+  uint64_t kib = 0;
+  for_each_line("/proc/self/smaps", [&](const char* line) {
+    uint64_t begin = 0, end = 0;
+    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2) inside = begin <= at && at < end;
+    return inside && std::sscanf(line, "AnonHugePages: %" SCNu64, &kib) == 1;
+  });
+  return std::min<size_t>(kib * 1024, bytes_);  // a neighbour may share the entry
 }
 
 int usable_cpus() {

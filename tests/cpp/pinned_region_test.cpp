@@ -60,7 +60,7 @@ std::unique_ptr<PinnedRegion> make(Driver& driver, size_t bytes, size_t piece_by
 
 std::string failure_of(Driver& driver, size_t bytes, size_t piece_bytes = 64 * kMiB, bool check_room = true) {
   try {
-    make(driver, bytes, piece_bytes, check_room);
+    make(driver, bytes, piece_bytes, check_room, 1);
   } catch (const PinnedMemoryError& error) {
     return error.what();
   }
