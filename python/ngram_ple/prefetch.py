@@ -3,109 +3,16 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 
 import torch
 
 from ngram_ple import _core
 from ngram_ple.errors import PrefetchError
+from ngram_ple.side_stream import Buffer, Started, side_streams
 from ngram_ple.tables import Table
 
 Hash = Callable[[torch.Tensor], object]
-
-
-class SideStreams:
-    """The two streams on which one GPU's prefetches run, of all layers, in the order they were started.
-
-    One is for work that is captured and one for work that runs: a stream in the middle of one thread's
-    capture would take another thread's prefetch into that graph. Neither is of torch's pool, whose streams
-    anyone may be given.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.lock = threading.Lock()
-        self.running, self.captured = (
-            torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
-                _core.new_stream(device.index), device=device
-            )
-            for _ in range(2)
-        )
-
-
-_streams: dict[torch.device, SideStreams] = {}
-_streams_lock = threading.Lock()
-
-
-def side_streams(device: torch.device) -> SideStreams:
-    """Return the streams of a GPU, the same ones every time."""
-    with _streams_lock:
-        if device not in _streams:
-            _streams[device] = SideStreams(device)
-        return _streams[device]
-
-
-class _Started:
-    """A prefetch between start and finalize; its thread alone holds it."""
-
-    def __init__(self, buffer: _Buffer, tokens: int, capture: int) -> None:
-        self.buffer = buffer
-        self.tokens = tokens
-        self.capture = capture
-
-
-class _Buffer:
-    """Ids and rows of one prefetch, and the last work that used them."""
-
-    def __init__(self) -> None:
-        self.ids = torch.empty(0)  # int64 [max_tokens, H]
-        self.rows = torch.empty(0)  # [max_tokens, H, head_dim]
-        self.was_captured = False  # then a graph knows the addresses
-        self._used: torch.cuda.Event | None = None
-        self._used_in = 0
-        self._started: weakref.ref[_Started] | None = None
-
-    @property
-    def max_tokens(self) -> int:
-        return self.ids.shape[0]
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nothing started in it can still be finalized: its thread may have ended, too."""
-        return self._started is None or self._started() is None
-
-    def start(self, tokens: int, capture: int) -> _Started:
-        started = _Started(self, tokens, capture)
-        self._started = weakref.ref(started)
-        self.was_captured |= capture != 0
-        return started
-
-    def release(self) -> None:
-        self._started = None
-
-    def allocate(self, ids: torch.Tensor, rows: torch.Tensor, stream: torch.cuda.Stream) -> None:
-        """Take memory that `stream` may have been given with earlier work on it."""
-        self.ids, self.rows = ids, rows
-        self.record(stream, 0)
-
-    def record(self, stream: torch.cuda.Stream, capture: int) -> torch.cuda.Event:
-        """Note that work of `stream` up to here uses the buffer."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(stream)
-        self._used, self._used_in = event, capture
-        if capture == 0:  # its memory, given up, is not handed out before that work's end
-            self.ids.record_stream(stream)
-            self.rows.record_stream(stream)
-        return event
-
-    def wait_until_used(self, stream: torch.cuda.Stream, capture: int) -> None:
-        """Let `stream` wait for the last such work.
-
-        An event of a capture means nothing outside of it, nor the other way around: what a graph does is
-        ordered by the stream that it is replayed on.
-        """
-        if self._used is not None and self._used_in == capture:
-            stream.wait_event(self._used)
 
 
 class Prefetcher:
@@ -151,16 +58,16 @@ class Prefetcher:
         self._max_tokens = max_tokens
         self._side = side_streams(device)
         self._mine = threading.local()
-        self._running, self._captured = ([_Buffer() for _ in range(depth)] for _ in range(2))
+        self._running, self._captured = ([Buffer() for _ in range(depth)] for _ in range(2))
         if max_tokens is not None:
             self._allocate(max_tokens)
 
     @property
-    def started(self) -> list[_Started]:
+    def started(self) -> list[Started]:
         """What this thread started and did not finalize, oldest first."""
         if not hasattr(self._mine, "started"):
             self._mine.started = []
-        found: list[_Started] = self._mine.started
+        found: list[Started] = self._mine.started
         return found
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -244,7 +151,7 @@ class Prefetcher:
             started.buffer.release()
         self.started.clear()
 
-    def _take(self, tokens: int, capture: int) -> _Buffer:
+    def _take(self, tokens: int, capture: int) -> Buffer:
         """Return a free buffer that holds so many tokens."""
         buffers = self._captured if capture else self._running
         buffer = next((buffer for buffer in buffers if buffer.is_free), None)

@@ -40,7 +40,7 @@ def expected(module: NGramEmbedding, batch: Inputs) -> torch.Tensor:
 @contextmanager
 def late_side_stream() -> Iterator[None]:
     """What is prefetched begins some 50 ms late."""
-    from ngram_ple.prefetch import side_streams
+    from ngram_ple.side_stream import side_streams
 
     with torch.cuda.stream(side_streams(CUDA).running):
         torch.cuda._sleep(100_000_000)
