@@ -264,8 +264,8 @@ class NGramEmbedding(TableModule):
         RuntimeError
             A wrong dtype, shape or device, from the operator.
         """
-        self._require_loaded()
         if self._prefetcher is not None:
+            self._require_loaded()
             inputs = (input_ids, query_start_loc, ngram_context)
             self._prefetcher.start(input_ids.shape[0], lambda ids: self.compute_ngram_ids(*inputs, out=ids))
 

@@ -88,6 +88,7 @@ class Prefetcher:
         current = torch.cuda.current_stream(self._device)
         capture = _core.capture_id(current.cuda_stream)
         with self._side.lock, torch.cuda.device(self._device):
+            self._forget_given_up(capture)
             buffer = self._take(tokens, capture)
             side = self._side.captured if capture else self._side.running
             buffer.wait_until_used(current, capture)
@@ -150,6 +151,13 @@ class Prefetcher:
             started.buffer.wait_until_used(current, capture)
             started.buffer.release()
         self.started.clear()
+
+    def _forget_given_up(self, capture: int) -> None:
+        """Release what was started inside a capture that ended without it."""
+        for started in self.started[:]:
+            if started.capture not in (0, capture):
+                started.buffer.release()
+                self.started.remove(started)
 
     def _take(self, tokens: int, capture: int) -> Buffer:
         """Return a free buffer that holds so many tokens."""
