@@ -191,7 +191,8 @@ def test_the_module_stays_on_its_gpu() -> None:
     fresh = construct(CUDA, "fp8", placement="pinned")
     fresh.load_state_dict(saved)
     assert_same(fresh(*batch(CUDA)), module(*batch(CUDA)))
-    on_meta = construct(CUDA, "fp8", placement="pinned", device="meta")
+    with torch.device("meta"):
+        on_meta = construct(CUDA, "fp8", placement="pinned")
     assert not on_meta.supports_prefetch
     on_meta.to_empty(device="cuda")
     on_meta.load_state_dict(saved)
