@@ -137,6 +137,7 @@ def verdicts(rows: list[dict[str, object]]) -> list[str]:
     return lines
 
 
+@torch.inference_mode()
 def main() -> int:
     """Time every case, print table and targets."""
     parser = argparse.ArgumentParser(description=__doc__)

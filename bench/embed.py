@@ -63,6 +63,7 @@ def measure(model: Model, table: Table, weight: torch.Tensor, tokens: int) -> di
     }
 
 
+@torch.inference_mode()
 def main() -> None:
     """Time every case and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -21,6 +21,7 @@ CASES = [(1, 1), (64, 64), (1024, 1), (1024, 64), (8192, 1), (8192, 64), (8192, 
 PADDED_LIMIT = 64 * 8192
 
 
+@torch.inference_mode()
 def main() -> None:
     """Time every case and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,6 +22,14 @@ class SlowBlock:
     def copy(self, hands: Hands) -> None:
         time.sleep(0.02)
         self.copied.append(1)
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """A shell's background jobs ignore it, and so would Python in one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

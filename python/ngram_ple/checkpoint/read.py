@@ -21,7 +21,7 @@ from ngram_ple.checkpoint.safetensors_file import TensorSlice, open_checked, pre
 if TYPE_CHECKING:
     from ngram_ple.tables.sink import RowSink
 
-WEIGHT_BLOCK_BYTES = 4 << 20
+WEIGHT_BLOCK_BYTES = 2 << 20  # a thread may hold one: 16 threads stay far below 64 MiB
 SCALE_BLOCK_BYTES = (
     1 << 20
 )  # smaller: scales are checked and may be widened, which takes a few times the block

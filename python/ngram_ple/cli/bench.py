@@ -61,8 +61,9 @@ def add(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+@torch.inference_mode()
 def run(arguments: argparse.Namespace) -> None:
-    """Measure and print."""
+    """Measure and print, in inference mode as engines run."""
     placement = arguments.placement or ("device" if torch.cuda.is_available() else "cpu")
     device = home_device(placement)
     formats = arguments.format or _DEFAULT_FORMATS
