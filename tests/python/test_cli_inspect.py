@@ -159,6 +159,23 @@ def test_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [head["order"] for head in hits["heads"]] == [2, 2, 3, 3]
 
 
+@pytest.mark.parametrize("target", ["text", "tokenizer", "config"])
+def test_a_picture_replaces_nothing_that_is_read(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = make_inputs(tmp_path)
+    files = {
+        "text": inputs.text,
+        "tokenizer": inputs.tokenizer,
+        "config": inputs.checkpoint / "config.json",
+    }
+    before = files[target].read_bytes()
+    given = ["--plot", str(files[target]), "--text", str(inputs.text), "--tokenizer", str(inputs.tokenizer)]
+    assert main(["inspect", str(inputs.checkpoint), *given]) == 2
+    assert "--plot must" in capsys.readouterr().err
+    assert files[target].read_bytes() == before
+
+
 def some_hits(config: NGramConfig, plan: HashPlan, tokens: int = 40_000) -> list[HeadHits]:
     """A text with frequent and rare tokens."""
     rng = random.Random(1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,7 +16,7 @@ from tqdm import tqdm
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
 from ngram_ple.checkpoint.safetensors_writer import TensorToWrite, write_safetensors
-from ngram_ple.cli import options, report
+from ngram_ple.cli import options, out_file, report
 from ngram_ple.config import NGramConfig
 from ngram_ple.embedding import NGramEmbedding
 from ngram_ple.errors import NgramPleError
@@ -211,7 +209,7 @@ def embed_text(
         A file that cannot be read or written. Nothing half-written is left.
     """
     began = time.perf_counter()
-    _check_out(out, checkpoint, (text, tokenizer), force)
+    out_file.check("--out", out, checkpoint, (text, tokenizer), force)
     if threads is not None:
         torch.set_num_threads(threads)
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's, read at its first use
@@ -219,14 +217,14 @@ def embed_text(
     config = NGramConfig.from_pretrained(open_checkpoint(checkpoint).config, layer)
     tokens = read_tokens(text, TextTokenizer(tokenizer), config, progress)
     row_bytes = config.ple_embed_dim * _DTYPES[dtype].itemsize
-    _check_room(out, tokens.num_tokens * (row_bytes + 8 * config.num_heads + 8))
+    out_file.check_room(out, tokens.num_tokens * (row_bytes + 8 * config.num_heads + 8))
     embedding = NGramEmbedding.from_pretrained(
         checkpoint, layer, placement=placement, dtype=_DTYPES[dtype], threads=threads, progress=progress
     )
     with tqdm(total=tokens.num_tokens, desc="embedding", unit="token", disable=not progress) as bar:
         pieces = _Pieces(tokens, embedding, bar.update)
         try:
-            write_safetensors(_real(out), pieces.tensors(batch_tokens))
+            write_safetensors(out_file.real(out), pieces.tensors(batch_tokens))
         except OSError as error:
             error.filename = str(out)  # not the file that becomes it, and none at all when a disk is full
             raise
@@ -321,36 +319,3 @@ def read_tokens(text: Path, tokenizer: TextTokenizer, config: NGramConfig, progr
     if tokens.num_tokens == 0:
         raise NgramPleError(f"{text}: must have a token to embed, got none from {tokenizer.path}")
     return tokens
-
-
-def _check_out(out: Path, checkpoint: Path, inputs: tuple[Path, ...], force: bool) -> None:
-    """Refuse, before any work, what could not be written or should not be overwritten."""
-    target = _real(out)
-    if _real(checkpoint) in target.parents:
-        raise NgramPleError(f"--out must be a file outside the checkpoint folder, got {out}")
-    if not target.parent.is_dir():
-        raise NgramPleError(f"--out must be a file in a folder that exists, got {out}")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise NgramPleError(f"--out must be a file in a folder that can be written to, got {out}")
-    if not target.exists():
-        return
-    if not stat.S_ISREG(target.stat().st_mode):
-        raise NgramPleError(f"--out must be a regular file, got {out}, which is none")
-    if checkpoint.is_dir():  # its files may be links to a cache elsewhere
-        inputs += tuple(checkpoint.iterdir())
-    if any(given.exists() and given.samefile(target) for given in inputs):
-        raise NgramPleError(f"--out must not be a file that is read, got {out}")
-    if not force:
-        raise NgramPleError(f"--out must be a new file, but {out} exists; --force overwrites it")
-
-
-def _check_room(out: Path, nbytes: int) -> None:
-    free = shutil.disk_usage(_real(out).parent).free
-    if free < nbytes:
-        raise NgramPleError(
-            f"{out} would take {report.size(nbytes)}, but its disk has {report.size(free)} left"
-        )
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links

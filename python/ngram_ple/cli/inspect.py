@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ngram_ple.checkpoint.survey import survey_checkpoint
-from ngram_ple.cli import options, report
+from ngram_ple.cli import options, out_file, report
 from ngram_ple.cli.inspect_facts import survey_facts
 from ngram_ple.cli.inspect_hits import layer_hits, plot_hits
 from ngram_ple.errors import NgramPleError
@@ -58,6 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise NgramPleError(
             f"--plot, --text and --tokenizer must be given together, got {' and '.join(given)}"
         )
+    if given:
+        inputs = (arguments.text, arguments.tokenizer)
+        out_file.check("--plot", arguments.plot, arguments.checkpoint, inputs, overwrite=True)
     survey = survey_checkpoint(arguments.checkpoint, arguments.layer)
     facts = survey_facts(survey)
     if given:
