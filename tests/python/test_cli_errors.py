@@ -146,7 +146,7 @@ def test_full_disk(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sentence == f"ngram-ple embed: {out}: File too large\n"
-    monkeypatch.setattr(embed.shutil, "disk_usage", lambda _: SimpleNamespace(free=5000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5000))
     assert "but its disk has 4.9 KiB left" in fails(inputs.arguments(out, "--force"), capsys)
     assert out.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs", "out"]
