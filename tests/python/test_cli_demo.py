@@ -111,6 +111,8 @@ def test_next_steps_can_be_pasted(
 ) -> None:
     """Programs of an environment that is not activated are named by their path."""
     beside = Path(sys.executable).parent
+    if not (beside / "ngram-ple").exists():
+        pytest.skip("ngram-ple is not installed beside this Python")
     for path, named in ((str(beside), "ngram-ple"), ("/usr/bin:/bin", str(beside / "ngram-ple"))):
         monkeypatch.setenv("PATH", path)
         assert main(small(tmp_path)) == 0

@@ -152,11 +152,12 @@ def test_overwrites_with_force(inputs: Inputs, tmp_path: Path) -> None:
 
 def test_as_a_program(inputs: Inputs, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    installed = str(Path(sys.executable).with_name("ngram-ple"))
-    done = subprocess.run([installed, *inputs.arguments(out, "--json")], capture_output=True, text=True)
+    module = [sys.executable, "-m", "ngram_ple"]
+    installed = Path(sys.executable).with_name("ngram-ple")  # not there after pip install --target
+    program = [str(installed)] if installed.exists() else module
+    done = subprocess.run([*program, *inputs.arguments(out, "--json")], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["requests"] == len(inputs.requests)
-    module = [sys.executable, "-m", "ngram_ple"]
     again = subprocess.run([*module, *inputs.arguments(out)], capture_output=True, text=True)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.startswith("ngram-ple embed: --out must be a new file")
