@@ -128,7 +128,18 @@ def _fake_embed(  # type: ignore[no-untyped-def]
     row_start=0,
     row_end=-1,
 ):
-    _check_meta("embed", input_ids=input_ids, query_start_loc=query_start_loc, weight=weight, scale=scale)
+    _check_meta(
+        "embed",
+        input_ids=input_ids,
+        query_start_loc=query_start_loc,
+        ngram_context=ngram_context,
+        layer_multipliers=layer_multipliers,
+        ngram_heads_vocab_sizes=sizes,
+        ngram_heads_offsets=offsets,
+        weight=weight,
+        scale=scale,
+        global_scale=global_scale,
+    )
     elements, dtype = _result_type("embed", format, out_dtype, head_dim)
     return input_ids.new_empty((input_ids.shape[0], sizes.shape[0] * elements), dtype=dtype)
 

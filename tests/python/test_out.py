@@ -78,6 +78,27 @@ def test_meta_tensors_do_not_mix_with_others(on_meta: str) -> None:
         ops.lookup(**tensors, format="fp8", out_dtype="fp32", head_dim=4)  # type: ignore[arg-type]
 
 
+EMBED = {
+    "input_ids": torch.arange(3),
+    "query_start_loc": torch.tensor([0, 3]),
+    "ngram_context": torch.zeros(1, 1, dtype=torch.int64),
+    "layer_multipliers": torch.tensor([3, 5]),
+    "ngram_heads_vocab_sizes": torch.tensor([5]),
+    "ngram_heads_offsets": torch.tensor([0]),
+    "weight": torch.zeros(5, 4, dtype=torch.uint8),
+    "global_scale": torch.ones(1),
+}
+
+
+@pytest.mark.parametrize("on_meta", EMBED)
+def test_no_tensor_of_embed_may_be_on_meta_alone(on_meta: str) -> None:
+    how = {"eos_token_id": 1, "heads_per_ngram": 1, "format": "fp8", "out_dtype": "fp32", "head_dim": 4}
+    assert ops.embed(**EMBED, **how).shape == (3, 4)  # type: ignore[arg-type]
+    tensors = {**EMBED, on_meta: EMBED[on_meta].to("meta")}
+    with pytest.raises(RuntimeError, match=f"on the meta device or none, got {on_meta} there alone"):
+        ops.embed(**tensors, **how)  # type: ignore[arg-type]
+
+
 def test_scales_have_the_shape_of_their_rows() -> None:
     rows = torch.zeros(4, 32, dtype=torch.uint8)
     how = {"format": "fp8-rowwise", "out_dtype": "fp32", "head_dim": 32}
