@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable
 
 import torch
-from tqdm import tqdm
 
 from ngram_ple import ops
-from ngram_ple.checkpoint.loader import TableLoader
-from ngram_ple.checkpoint.open import open_checkpoint, read_table
+from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.config import NGramConfig
 from ngram_ple.errors import ConfigError, NgramPleError, PrefetchError, shown
 from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import HashPlan
+from ngram_ple.loaded_module import LoadedModule
 from ngram_ple.prefetch import Prefetcher
-from ngram_ple.table_module import TableModule
 from ngram_ple.tables import home_device, parse_device
 
 
-class NGramEmbedding(TableModule):
+class NGramEmbedding(LoadedModule):
     """N-gram embedding of one PLE layer: each token's H hashed rows, side by side.
 
     ``forward`` computes ``table[ngram_ids(tokens)]`` decoded to `dtype`, ``[T, H·head_dim]``; see
@@ -65,7 +61,6 @@ class NGramEmbedding(TableModule):
         The table does not fit into pinned memory, with the numbers.
     """
 
-    _loading: TableLoader | None
     _prefetcher: Prefetcher | None
 
     def __init__(
@@ -91,10 +86,8 @@ class NGramEmbedding(TableModule):
             _check_positive("max_tokens", max_tokens)
         _check_positive("prefetch_depth", prefetch_depth)
         self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs it
-        super().__init__(geometry, plan, placement, home, dtype)
-        self.config = config
+        super().__init__(config, geometry, plan, placement, home, dtype)
         self._out_dtype = out_dtype
-        self._plan_before_loading = plan
 
     @classmethod
     def from_pretrained(
@@ -154,21 +147,7 @@ class NGramEmbedding(TableModule):
             max_tokens=max_tokens,
             prefetch_depth=prefetch_depth,
         )
-        if embedding.table.slots.is_meta:
-            raise NgramPleError("from_pretrained needs memory, got the meta device")
-        embedding._plan_before_loading = derived
-        total = sum(tensor.nbytes for tensor in stored.tensors.values() if len(tensor.shape) == 2)
-        with tqdm(
-            total=total,
-            desc=f"reading {stored.format} table",
-            unit="B",
-            unit_scale=True,
-            disable=not progress,
-        ) as bar:
-            read_table(
-                stored, embedding.table, padded_rows=plan.padded_rows, threads=threads, progress=bar.update
-            )
-        embedding._loaded = True
+        embedding._read(stored, derived, threads, progress)
         return embedding
 
     # --- computing -----------------------------------------------------------------------------------
@@ -296,75 +275,7 @@ class NGramEmbedding(TableModule):
         if self._prefetcher is not None:
             self._prefetcher.drop()
 
-    # --- loading -------------------------------------------------------------------------------------
-
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Take tensors by name, in any order and over any number of calls, until `finish_loading`.
-
-        Parameters
-        ----------
-        weights : iterable of (str, Tensor)
-            Names relative to the embedding's prefix (``ngram_embedding.shard_3.weight``).
-
-        Returns
-        -------
-        set of str
-            The parameters and buffers filled; each shard counts as ``ngram_embedding.weight``.
-
-        Raises
-        ------
-        CheckpointError
-            An unknown, misshapen, wrongly typed, doubled or out-of-range tensor. The load is over then; the
-            next call starts another one.
-        NgramPleError
-            The module is on the meta device.
-        """
-        if self.table.slots.is_meta:
-            raise NgramPleError(
-                "load_weights needs memory, got a module on the meta device: call to_empty first"
-            )
-        weights = iter(weights)
-        first = next(weights, None)
-        if first is None:
-            return set()  # nothing came, nothing is given up
-        if self._loading is None or self._loaded:
-            self._loading = TableLoader(
-                self.table,
-                padded_rows=self._plan.padded_rows,
-                split_ngram_parts=self.config.split_ngram_parts,
-            )
-            self._loaded = False
-        filled = set()
-        try:
-            for name, tensor in itertools.chain([first], weights):
-                filled.add(self._loading.add(name, tensor))
-        except BaseException:
-            self._loading = None  # the next call starts over
-            raise
-        return {name for name in filled if name is not None}
-
-    def finish_loading(self) -> None:
-        """Prove that every owned row and scale came once; the table can be used from then on.
-
-        Loading again afterwards fills the same memory, so addresses under captured graphs stay valid.
-
-        Raises
-        ------
-        CheckpointError
-            What is missing; more tensors may be loaded then, and the call repeated. Or hash buffers that fit
-            neither the configuration nor the table: the load is over then, the next one starts anew.
-        """
-        loading = self._loading
-        if loading is None:
-            raise NgramPleError("finish_loading needs load_weights first, got no tensor")
-        loading.prove()
-        self._loading = None
-        self._set_plan(self._plan_before_loading.with_buffers(loading.buffers, "the loaded tensors"))
-        loading.finish()
-        self._loaded = True
-
     def _materialize(self, device: torch.device) -> None:
-        self._loading = None  # one under way would fill the memory that is given up
         super()._materialize(device)
         self._prefetcher = None
         if self.placement == "pinned" and device.type != "meta":

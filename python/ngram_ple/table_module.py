@@ -64,11 +64,15 @@ class TableModule(torch.nn.Module):
         """Allocate table and hash buffers on `device`; nothing is loaded then."""
         self._loaded = False
         self._home = device
-        self.table: Table = make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
+        self.table = self._make_table(device)
         for name, field in BUFFER_FIELDS.items():
             values = getattr(self._plan, field)
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64, device=device))
         _log.info("%s: %s", type(self).__name__, self.extra_repr())
+
+    def _make_table(self, device: torch.device) -> Table:
+        """Allocate the rows to hold, on `device` or, when it is meta, nowhere."""
+        return make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
 
     def _set_plan(self, plan: HashPlan) -> None:
         """Take other hash buffers for the same table, in place."""
