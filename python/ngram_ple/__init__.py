@@ -26,6 +26,7 @@ from ngram_ple.errors import (
 )
 from ngram_ple.formats import RowFormat, row_format
 from ngram_ple.hash_plan import HashPlan
+from ngram_ple.history import NGramHistory, padded_batch
 from ngram_ple.quantization import resolve_format
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "HashPlan",
     "NGramConfig",
     "NGramEmbedding",
+    "NGramHistory",
     "NgramPleError",
     "NgramPleWarning",
     "PinnedMemoryError",
@@ -42,6 +44,7 @@ __all__ = [
     "RowFormat",
     "build_info",
     "ops",
+    "padded_batch",
     "resolve_format",
     "row_format",
 ]

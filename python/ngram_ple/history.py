@@ -1,0 +1,256 @@
+"""The tokens before each chunk: what engines pass as ``ngram_context``, kept where the hash runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ngram_ple.errors import ConfigError, shown
+
+
+class NGramHistory:
+    """The last N - 1 accepted tokens of every request that an engine holds, on the device.
+
+    An engine gives each request a slot for as long as it computes it. A step asks for the contexts of its
+    batch, in the batch's order, and afterwards tells how many tokens of each chunk were accepted::
+
+        history.assign([slot], [tokens])           # arrival, resume, prefix hit: what is not computed
+        context = history.context(slots)           # [R, N - 1], before the forward pass
+        rows = embedding(input_ids, query_start_loc, context)
+        history.advance(slots, input_ids, query_start_loc, num_accepted)
+
+    `context` and `advance` read nothing back and allocate no memory whose size depends on values: they run
+    inside captured graphs, with `slots` and the batch in static buffers. Rejected drafts never enter the
+    history, so nothing has to be rolled back; a negative token (a placeholder) and everything after it in its
+    chunk count as rejected.
+
+    Parameters
+    ----------
+    ngram_size : int
+        N.
+    max_requests : int
+        Slots, numbered from 0.
+    eos_token_id : int
+        What stands where a request has no token.
+    device : torch.device
+        Where the batches live.
+    dtype : torch.dtype
+        int64 or int32.
+
+    Attributes
+    ----------
+    tokens : Tensor
+        ``[max_requests + 1, N - 1]``, newest last; the last row is for padding and holds EOS.
+
+    Raises
+    ------
+    ConfigError
+        N below 2, no slots, a negative EOS, another dtype.
+    """
+
+    def __init__(
+        self,
+        ngram_size: int,
+        max_requests: int,
+        eos_token_id: int,
+        *,
+        device: torch.device | str | int = "cpu",
+        dtype: torch.dtype = torch.int64,
+    ) -> None:
+        for name, value, least in (
+            ("ngram_size", ngram_size, 2),
+            ("max_requests", max_requests, 1),
+            ("eos_token_id", eos_token_id, 0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be an integer of at least {least}, got {shown(value)}")
+        if dtype not in (torch.int32, torch.int64):
+            raise ConfigError(f"dtype must be torch.int32 or torch.int64, got {dtype}")
+        self.max_requests = max_requests
+        self.eos_token_id = eos_token_id
+        shape = (max_requests + 1, ngram_size - 1)
+        self.tokens = torch.full(shape, eos_token_id, dtype=dtype, device=device)
+        self._columns = torch.arange(ngram_size - 1, device=self.tokens.device)
+
+    def assign(self, slots: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
+        """Give requests their slots, with the tokens before the first one that will be computed.
+
+        For a new request these are none; after a prefix-cache hit the cached part of the prompt; after a
+        preemption whatever of prompt and output is not computed again. The last N - 1 of each suffice.
+
+        Parameters
+        ----------
+        slots : sequence of int
+        histories : sequence of sequences of int
+            Accepted tokens, oldest first.
+
+        Raises
+        ------
+        ConfigError
+            A slot that is none or comes twice, another number of histories, a negative token.
+        """
+        if len(slots) != len(histories):
+            raise ConfigError(
+                f"histories must be one for each of the {len(slots)} slots, got {len(histories)}"
+            )
+        if len(set(slots)) != len(slots):
+            raise ConfigError(f"slots must not repeat, got {shown(list(slots))}")
+        for slot in slots:
+            if not 0 <= slot < self.max_requests:
+                raise ConfigError(f"slots must be within 0..{self.max_requests - 1}, got {shown(slot)}")
+        width = self.tokens.shape[1]
+        rows = [[*([self.eos_token_id] * width), *history[-width:]][-width:] for history in histories]
+        for row in rows:
+            if min(row) < 0:
+                raise ConfigError(
+                    f"histories must hold accepted tokens only, got {shown(row)} at the end of one"
+                )
+        if rows:
+            self.tokens.index_copy_(0, self._sent(slots, torch.int64), self._sent(rows, self.tokens.dtype))
+
+    def context(self, slots: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the contexts of a batch, ``[R, N - 1]``.
+
+        Parameters
+        ----------
+        slots : Tensor
+            int32 or int64 ``[R]`` on the device, the slot of each request of the batch; negative ones are
+            padding and get EOS.
+        out : Tensor, optional
+            Where to write them, of the history's dtype.
+        """
+        return torch.index_select(self.tokens, 0, self._rows(slots), out=out)
+
+    def advance(
+        self,
+        slots: torch.Tensor,
+        input_ids: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        num_accepted: torch.Tensor | None = None,
+    ) -> None:
+        """Append what a step computed to the histories of its requests.
+
+        A slot may appear once. The new history of a request is the end of its old one and the accepted part
+        of its chunk; the token sampled last is in no chunk yet and comes with the next one.
+
+        Parameters
+        ----------
+        slots : Tensor
+            As for `context`.
+        input_ids, query_start_loc : Tensor
+            int32 or int64 ``[T]``, ``[R + 1]``: the step's batch, as it was hashed.
+        num_accepted : Tensor, optional
+            int32 or int64 ``[R]``, how many tokens at the beginning of each chunk count: all of a prefill
+            chunk, one and the accepted drafts of a speculative one. By default all before the first negative
+            token, which end a chunk in any case.
+
+        Raises
+        ------
+        ConfigError
+            Not one boundary more than slots.
+        """
+        tokens, requests = input_ids.shape[0], slots.shape[0]
+        if query_start_loc.shape[0] != requests + 1:
+            raise ConfigError(
+                f"query_start_loc must have one element more than the {requests} slots, got "
+                f"{query_start_loc.shape[0]}"
+            )
+        if tokens == 0 or requests == 0:
+            return
+        begin = query_start_loc[:-1].long()
+        accepted = query_start_loc[1:] - begin
+        if num_accepted is not None:
+            accepted = torch.minimum(accepted, num_accepted)
+        accepted = torch.minimum(accepted, _next_negative(input_ids)[begin] - begin).clamp_min(0)
+        width = self.tokens.shape[1]
+        rows = self._rows(slots)
+        at = accepted.unsqueeze(1) + self._columns  # in the old context and the chunk, one after the other
+        old = self.tokens[rows].gather(1, at.clamp_max(width - 1))
+        new = input_ids[(begin.unsqueeze(1) + at - width).clamp(0, tokens - 1)]
+        merged = torch.where(at < width, old, new.to(old.dtype))
+        padding = (rows == self.max_requests).unsqueeze(1)
+        self.tokens.index_copy_(0, rows, merged.masked_fill(padding, self.eos_token_id))
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Let the requests in `target` slots go on from those in `source` slots: forks, reordered beams.
+
+        Parameters
+        ----------
+        source, target : Tensor
+            int32 or int64 ``[n]`` on the device; targets differ. Everything is read before it is written.
+        """
+        self.tokens.index_copy_(0, self._rows(target), self.tokens[self._rows(source)])
+
+    def _rows(self, slots: torch.Tensor) -> torch.Tensor:
+        return torch.where(slots < 0, self.max_requests, slots).long()
+
+    def _sent(self, values: object, dtype: torch.dtype) -> torch.Tensor:
+        """Send values without waiting for what the device does."""
+        there = self.tokens.device
+        held = torch.tensor(values, dtype=dtype, device="cpu", pin_memory=there.type == "cuda")
+        return held.to(there, non_blocking=True)
+
+
+def _next_negative(input_ids: torch.Tensor) -> torch.Tensor:
+    """Return, for each position and one past them, the first position from there on of a negative token."""
+    tokens = input_ids.shape[0]
+    positions = torch.arange(tokens + 1, device=input_ids.device)
+    here = torch.where(input_ids < 0, positions[:-1], tokens)
+    ends = torch.cat((here, positions[-1:]))
+    return ends.flip(0).cummin(0).values.flip(0)
+
+
+def padded_batch(
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *,
+    ngram_size: int,
+    eos_token_id: int,
+    ngram_context: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Make the ragged inputs of a padded batch: B requests of S tokens each, without a sync.
+
+    Masked tokens become EOS, so a request that is padded on the left hashes as if it began at its first
+    token; rows at masked positions mean nothing.
+
+    Parameters
+    ----------
+    input_ids : Tensor
+        int32 or int64 ``[B, S]``.
+    attention_mask : Tensor, optional
+        ``[B, S]`` of bool or numbers, zero where there is no token.
+    ngram_size, eos_token_id : int
+        N and EOS.
+    ngram_context : Tensor, optional
+        int32 or int64 ``[B, N - 1]``, the tokens before; EOS by default.
+
+    Returns
+    -------
+    tuple of Tensor
+        ``input_ids [B·S]``, ``query_start_loc [B + 1]``, ``ngram_context [B, N - 1]``, what `NGramEmbedding`
+        takes; its result is ``.view(B, S, -1)``.
+
+    Raises
+    ------
+    ConfigError
+        A shape that does not fit.
+    """
+    if input_ids.dim() != 2:
+        raise ConfigError(f"input_ids must be [B, S], got {list(input_ids.shape)}")
+    batch, length = input_ids.shape
+    if attention_mask is not None:
+        if attention_mask.shape != input_ids.shape:
+            raise ConfigError(
+                f"attention_mask must have the shape {list(input_ids.shape)} of input_ids, got "
+                f"{list(attention_mask.shape)}"
+            )
+        input_ids = torch.where(attention_mask.bool(), input_ids, eos_token_id)
+    if ngram_context is None:
+        ngram_context = input_ids.new_full((batch, ngram_size - 1), eos_token_id)
+    elif ngram_context.shape != (batch, ngram_size - 1):
+        raise ConfigError(
+            f"ngram_context must be [{batch}, {ngram_size - 1}], got {list(ngram_context.shape)}"
+        )
+    bounds = torch.arange(batch + 1, device=input_ids.device, dtype=torch.int64) * length
+    return input_ids.reshape(-1), bounds, ngram_context
