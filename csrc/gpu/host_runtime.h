@@ -1,7 +1,21 @@
-// The vendors' host side: streams and pinned words. runtime.h has the device's.
+// The vendors' host side: runtime.h has the device's. Their calls differ in the prefix of a name, with few
+// exceptions: NGP_VENDOR(StreamSynchronize) is the function, NGP_CALL(StreamSynchronize, ...) calls it and
+// throws std::runtime_error that names it.
 #pragma once
 
 #include "gpu/runtime.h"
+
+#if !defined(NGRAM_PLE_EMULATOR)
+#if defined(__HIPCC__)
+#define NGP_VENDOR(name) hip##name
+#define NGP_VENDOR_NAME(name) "hip" #name
+#else
+#define NGP_VENDOR(name) cuda##name
+#define NGP_VENDOR_NAME(name) "cuda" #name
+#endif
+#define NGP_CALL(name, ...) \
+  ::ngram_ple::gpu::check_host_call(NGP_VENDOR(name)(__VA_ARGS__), NGP_VENDOR_NAME(name))
+#endif
 
 namespace ngram_ple::gpu {
 
@@ -12,51 +26,37 @@ template <class T>
 T* new_pinned() {
   return new T{};
 }
-#elif defined(__HIPCC__)
-inline void check_host_call(hipError_t error, const char* call) {
-  if (error != hipSuccess) throw std::runtime_error(std::string(call) + ": " + hipGetErrorString(error));
-}
-inline bool is_capturing(Stream stream) {
-  hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
-  check_host_call(hipStreamIsCapturing(static_cast<hipStream_t>(stream), &status), "hipStreamIsCapturing");
-  return status != hipStreamCaptureStatusNone;
-}
-inline void synchronize(Stream stream) {
-  check_host_call(hipStreamSynchronize(static_cast<hipStream_t>(stream)), "hipStreamSynchronize");
-}
-// A value in pinned host memory that every GPU reads and writes at its host address.
-template <class T>
-T* new_pinned() {
-  void* memory = nullptr;
-  hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-  check_host_call(hipThreadExchangeStreamCaptureMode(&mode), "hipThreadExchangeStreamCaptureMode");
-  const hipError_t error = hipHostMalloc(&memory, sizeof(T), hipHostMallocPortable | hipHostMallocMapped);
-  check_host_call(hipThreadExchangeStreamCaptureMode(&mode), "hipThreadExchangeStreamCaptureMode");
-  check_host_call(error, "hipHostMalloc");
-  return new (memory) T{};
-}
 #else
-inline void check_host_call(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
+inline void check_host_call(NGP_VENDOR(Error_t) error, const char* call) {
+  if (error != NGP_VENDOR(Success)) {
+    throw std::runtime_error(std::string(call) + ": " + NGP_VENDOR(GetErrorString)(error));
+  }
 }
+
 inline bool is_capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_host_call(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
+  NGP_VENDOR(StreamCaptureStatus) status = NGP_VENDOR(StreamCaptureStatusNone);
+  NGP_CALL(StreamIsCapturing, static_cast<NGP_VENDOR(Stream_t)>(stream), &status);
+  return status != NGP_VENDOR(StreamCaptureStatusNone);
 }
+
 inline void synchronize(Stream stream) {
-  check_host_call(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  NGP_CALL(StreamSynchronize, static_cast<NGP_VENDOR(Stream_t)>(stream));
 }
+
 // A value in pinned host memory that every GPU reads and writes at its host address. Allowed while a stream
 // of this thread is captured.
 template <class T>
 T* new_pinned() {
   void* memory = nullptr;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check_host_call(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  NGP_VENDOR(StreamCaptureMode) mode = NGP_VENDOR(StreamCaptureModeRelaxed);
+  NGP_CALL(ThreadExchangeStreamCaptureMode, &mode);
+#if defined(__HIPCC__)
+  const hipError_t error = hipHostMalloc(&memory, sizeof(T), hipHostMallocPortable | hipHostMallocMapped);
+#else
   const cudaError_t error = cudaHostAlloc(&memory, sizeof(T), cudaHostAllocPortable | cudaHostAllocMapped);
-  check_host_call(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  check_host_call(error, "cudaHostAlloc");
+#endif
+  NGP_CALL(ThreadExchangeStreamCaptureMode, &mode);
+  check_host_call(error, "the allocation of a pinned word");
   return new (memory) T{};
 }
 #endif

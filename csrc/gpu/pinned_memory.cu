@@ -4,15 +4,6 @@
 #include "gpu/pinned_memory.h"
 #include "host_memory/system_files.h"
 
-#if defined(__HIPCC__)
-#define NGP_VENDOR(name) hip##name
-#define NGP_VENDOR_NAME(name) "hip" #name
-#else
-#define NGP_VENDOR(name) cuda##name
-#define NGP_VENDOR_NAME(name) "cuda" #name
-#endif
-#define NGP_CALL(name, ...) check_host_call(NGP_VENDOR(name)(__VA_ARGS__), NGP_VENDOR_NAME(name))
-
 namespace ngram_ple::gpu {
 namespace {
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "core/fast_div.h"
-#include "gpu/bulk_copy.h"
 #include "gpu/gather.cuh"
 
 namespace ngram_ple::gpu {
