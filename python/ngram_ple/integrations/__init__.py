@@ -1,0 +1,1 @@
+"""Real clients, one file each: this library put under their models."""
