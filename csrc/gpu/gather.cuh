@@ -16,7 +16,7 @@ NGP_KERNEL(kGatherThreads)
 gather_row_kernel(uint8_t* out, int64_t num_rows, uint32_t chunks, Ids ids, TableView table) {
   await_predecessors();
   const Codec codec(table);
-  for (int64_t row = wave_index(); row < num_rows; row += num_waves()) {
+  for (int64_t row = wave_index(); row < num_rows; row = next_item(row, num_waves(), num_rows)) {
     const int64_t id = ids(row);
     const bool owned = table.owns(id);
     const RowAddress at = owned ? address_of(table, id) : RowAddress{};

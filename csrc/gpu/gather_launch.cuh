@@ -57,9 +57,9 @@ void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const Table
                           static_cast<uint32_t>(table.format.scale_offset),
                           make_fast_div(row_bytes / 16),
                           make_fast_div(chunks)};
-  constexpr uint32_t kWaves = kGatherThreads / kSmallestWave;
+  const uint32_t waves_per_block = kGatherThreads / device_wave_size();
   const Grid grid{blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads), kGatherThreads,
-                  kWaves * shape.wave_bytes(), true};
+                  waves_per_block * shape.wave_bytes(), true};
   launch(op, gather_staged_kernel<Ids, Codec>, grid, stream, ids, table, shape, out);
 }
 

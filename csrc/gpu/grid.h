@@ -13,15 +13,6 @@ namespace ngram_ple::gpu {
   throw std::runtime_error(std::string(op) + ": the kernel launch failed: " + what);
 }
 
-// Blocks for so many waves, whatever the device's wave size; kernels stride over what is left.
-inline constexpr int kSmallestWave = 32;
-inline int64_t blocks_for_waves(int64_t waves, int threads) {
-  const int64_t waves_per_block = threads / kSmallestWave;
-  constexpr int64_t kMostBlocks = 0x7FFFFFFF;
-  const int64_t blocks = (waves + waves_per_block - 1) / waves_per_block;
-  return blocks < kMostBlocks ? blocks : kMostBlocks;
-}
-
 // `blocks` blocks of `threads` threads, each block with so much shared memory; without blocks nothing
 // happens.
 struct Grid {

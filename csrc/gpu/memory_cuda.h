@@ -65,15 +65,24 @@ NGP_DEVICE SharedAddress shared_address(const uint8_t* shared) {
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))));
   return address;
 }
-NGP_DEVICE void load_to_shared(SharedAddress to, const uint8_t* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+template <int kCount>
+NGP_DEVICE void load_to_shared(SharedAddress to, uint32_t step, const uint8_t* const (&from)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (from[i] == nullptr) continue;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + step * i), "l"(from[i]) : "memory");
+  }
 }
 NGP_DEVICE void await_loads() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
 using SharedAddress = uint8_t*;
 NGP_DEVICE SharedAddress shared_address(uint8_t* shared) { return shared; }
-NGP_DEVICE void load_to_shared(SharedAddress to, const uint8_t* from) {
-  store_shared(to, load_once<Bytes16>(from));
+template <int kCount>
+NGP_DEVICE void load_to_shared(SharedAddress to, uint32_t step, const uint8_t* const (&from)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (from[i] != nullptr) store_shared(to + step * i, load_once<Bytes16>(from[i]));
+  }
 }
 NGP_DEVICE void await_loads() {}
 #endif

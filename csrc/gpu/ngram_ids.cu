@@ -28,7 +28,8 @@ NGP_KERNEL(kThreads)
 ngram_ids_kernel(HashedIds ids, int64_t num_lanes, int64_t* out) {
   await_predecessors();
   const uint32_t lane = lane_index();
-  for (int64_t first = wave_index() * wave_size(); first < num_lanes; first += num_waves() * wave_size()) {
+  for (int64_t first = wave_index() * wave_size(); first < num_lanes;
+       first = next_item(first, num_waves() * wave_size(), num_lanes)) {
     const int64_t mine = first + lane;
     const HashedIds::Place place = ids.place_of((mine < num_lanes ? mine : num_lanes - 1) * kHeads);
     int64_t sizes[kHeads], offsets[kHeads];
@@ -47,7 +48,7 @@ ngram_ids_kernel(HashedIds ids, int64_t num_lanes, int64_t* out) {
 
 template <int kHeads>
 void launch_ids(const HashedIds& ids, int64_t num_rows, int64_t* out, Stream stream) {
-  const int64_t lanes = num_rows / kHeads, waves = (lanes + kSmallestWave - 1) / kSmallestWave;
+  const int64_t lanes = num_rows / kHeads, wave = device_wave_size(), waves = (lanes + wave - 1) / wave;
   const Grid grid{blocks_for_waves(waves, kThreads), kThreads, 0, true};
   launch("ngram_ids", ngram_ids_kernel<kHeads>, grid, stream, ids, lanes, out);
 }

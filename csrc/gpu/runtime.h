@@ -1,8 +1,12 @@
 // What kernels are written against, the same words for CUDA, for HIP and, as a third vendor, for the SIMT
 // emulator of tests/emulator. A vendor's file says what they mean there: no kernel asks which it is.
 //
-//   launch(op, kernel, grid, stream, args...)
+//   launch(op, kernel, grid, stream, args...)  device_wave_size()
+//       On the host; the wave size is the current device's.
 //   wave_size()  thread_index()  block_threads()  block_index()  grid_blocks()
+//   next_item(item, stride, end)
+//       The item that a wave takes after `item`, of a grid of blocks_for_waves(): a stride further, or `end`
+//       where such a grid covers them all.
 //   shuffle(value, from_lane)  ballot(yes)  count_ones(bits)  sync_wave()
 //       All lanes of a wave call them together. Bit l of a ballot: whether lane l said yes. What lanes wrote
 //       to shared memory before sync_wave(), all lanes of the wave see after.
@@ -15,9 +19,10 @@
 //       bytes of an array that every lane may read again.
 //   shared_memory()  load_shared<T>(from)  store_shared(to, value)
 //       The block's shared memory, aligned to 16 bytes.
-//   SharedAddress shared_address(shared)  load_to_shared(to, from)  await_loads()
-//       16 bytes from global to shared memory, both addresses multiples of 16, under way until await_loads(),
-//       which every lane calls and sync_wave() follows. A SharedAddress is worked out once for a loop.
+//   SharedAddress shared_address(shared)  load_to_shared(to, step, from[])  await_loads()
+//       16 bytes from each address that is not null, to shared memory at to, to + step, and so on; all
+//       multiples of 16. Under way until await_loads(), which every lane calls and sync_wave() follows. A
+//       SharedAddress is worked out once for a loop.
 //   has_bulk_copy()  publish_to_bulk()  bulk_store(to, shared, bytes)
 //       Copies from shared to global memory by a machine of their own, one instruction a wave; addresses and
 //       sizes are multiples of 16. Every lane that wrote the shared memory publishes it, sync_wave() follows,
@@ -38,6 +43,12 @@
 #endif
 
 namespace ngram_ple::gpu {
+
+// Blocks of `threads` threads with so many waves.
+inline int64_t blocks_for_waves(int64_t waves, int threads) {
+  const int64_t waves_per_block = threads / static_cast<int>(device_wave_size());
+  return (waves + waves_per_block - 1) / waves_per_block;
+}
 
 NGP_DEVICE uint32_t lane_index() { return thread_index() % wave_size(); }
 NGP_DEVICE int64_t wave_index() {

@@ -6,6 +6,8 @@
 #define NGP_KERNEL(threads) static __global__ void __launch_bounds__(threads)
 #define NGP_DEVICE __device__ __forceinline__
 
+#include <algorithm>
+
 #include "gpu/grid.h"
 #include "gpu/memory_cuda.h"
 #include "gpu/pairs.h"
@@ -28,6 +30,8 @@ inline bool kernels_can_wait() {
   return false;
 }
 
+inline uint32_t device_wave_size() { return 32; }
+
 template <class... Params, class... Args>
 void launch(const char* op, void (*kernel)(Params...), const Grid& grid, Stream stream, Args... args) {
   if (grid.blocks <= 0) return;
@@ -37,7 +41,7 @@ void launch(const char* op, void (*kernel)(Params...), const Grid& grid, Stream 
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
   config.numAttrs = grid.awaits_predecessors && kernels_can_wait() ? 1 : 0;
-  config.gridDim = dim3(static_cast<uint32_t>(grid.blocks));
+  config.gridDim = dim3(static_cast<uint32_t>(std::min<int64_t>(grid.blocks, 0x7FFFFFFF)));
   config.blockDim = dim3(static_cast<uint32_t>(grid.threads));
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
@@ -57,6 +61,7 @@ NGP_DEVICE uint32_t thread_index() { return threadIdx.x; }
 NGP_DEVICE uint32_t block_threads() { return blockDim.x; }
 NGP_DEVICE uint32_t block_index() { return blockIdx.x; }
 NGP_DEVICE uint32_t grid_blocks() { return gridDim.x; }
+NGP_DEVICE int64_t next_item(int64_t item, int64_t stride, int64_t) { return item + stride; }
 
 // --- Across the lanes of a wave ---------------------------------------------------------------------
 NGP_DEVICE uint32_t shuffle(uint32_t value, uint32_t from_lane) {

@@ -13,6 +13,8 @@
 namespace ngram_ple::gpu {
 
 // --- Launch -----------------------------------------------------------------------------------------
+inline uint32_t device_wave_size() { return simt::wave_size(); }
+
 template <class... Params, class... Args>
 void launch(const char*, void (*kernel)(Params...), const Grid& grid, Stream, Args... args) {
   if (grid.blocks <= 0) return;
@@ -26,6 +28,7 @@ NGP_DEVICE uint32_t thread_index() { return simt::thread_index(); }
 NGP_DEVICE uint32_t block_threads() { return simt::block_threads(); }
 NGP_DEVICE uint32_t block_index() { return simt::block_index(); }
 NGP_DEVICE uint32_t grid_blocks() { return simt::grid_blocks(); }
+NGP_DEVICE int64_t next_item(int64_t item, int64_t stride, int64_t) { return item + stride; }
 
 // --- Across the lanes of a wave ---------------------------------------------------------------------
 NGP_DEVICE uint32_t shuffle(uint32_t value, uint32_t from_lane) { return simt::shuffle(value, from_lane); }
@@ -56,8 +59,11 @@ NGP_DEVICE void store_shared(uint8_t* to, T value) {
 
 using SharedAddress = uint8_t*;
 NGP_DEVICE SharedAddress shared_address(uint8_t* shared) { return shared; }
-NGP_DEVICE void load_to_shared(SharedAddress to, const uint8_t* from) {
-  store_shared(to, load_once<Bytes16>(from));
+template <int kCount>
+NGP_DEVICE void load_to_shared(SharedAddress to, uint32_t step, const uint8_t* const (&from)[kCount]) {
+  for (int i = 0; i < kCount; ++i) {
+    if (from[i] != nullptr) store_shared(to + step * i, load_once<Bytes16>(from[i]));
+  }
 }
 NGP_DEVICE void await_loads() {}
 

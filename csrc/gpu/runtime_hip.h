@@ -1,11 +1,14 @@
-// runtime.h on HIP: plain accesses throughout. Old and partial ROCm installations have no headers for bf16
-// and fp8, so those stay raw bits.
+// runtime.h on HIP. Old and partial ROCm installations have no headers for bf16 and fp8, so those stay raw
+// bits.
 #pragma once
 
 #include <hip/hip_runtime.h>
 
 #define NGP_KERNEL(threads) static __global__ void __launch_bounds__(threads)
 #define NGP_DEVICE __device__ __forceinline__
+
+#include <algorithm>
+#include <type_traits>
 
 #include "gpu/grid.h"
 #include "gpu/pairs.h"
@@ -14,10 +17,24 @@
 namespace ngram_ple::gpu {
 
 // --- Launch -----------------------------------------------------------------------------------------
+// Items past the waves of a grid would be left out without a word: a failure to tell the wave size ends the
+// call.
+inline uint32_t device_wave_size() {
+  int device = 0, lanes = 0;
+  hipError_t error = hipGetDevice(&device);
+  if (error == hipSuccess) error = hipDeviceGetAttribute(&lanes, hipDeviceAttributeWarpSize, device);
+  if (error != hipSuccess) throw_launch_error("device_wave_size", hipGetErrorString(error));
+  return static_cast<uint32_t>(lanes);
+}
+
 template <class... Params, class... Args>
 void launch(const char* op, void (*kernel)(Params...), const Grid& grid, Stream stream, Args... args) {
   if (grid.blocks <= 0) return;
-  hipLaunchKernelGGL(kernel, dim3(static_cast<uint32_t>(grid.blocks)),
+  // A dimension holds fewer than 2^32 threads. Blocks past grid.blocks, in the last line, find no item.
+  constexpr int64_t kMostAcross = 1 << 22, kMostLines = 1 << 10;
+  const int64_t across = std::min(grid.blocks, kMostAcross), lines = (grid.blocks + across - 1) / across;
+  if (lines > kMostLines) throw_launch_error(op, "more blocks than are counted in 32 bits");
+  hipLaunchKernelGGL(kernel, dim3(static_cast<uint32_t>(across), static_cast<uint32_t>(lines)),
                      dim3(static_cast<uint32_t>(grid.threads)), grid.shared_bytes,
                      static_cast<hipStream_t>(stream), args...);
   const hipError_t error = hipGetLastError();
@@ -30,8 +47,10 @@ NGP_DEVICE void await_predecessors() {}
 NGP_DEVICE uint32_t wave_size() { return static_cast<uint32_t>(warpSize); }
 NGP_DEVICE uint32_t thread_index() { return threadIdx.x; }
 NGP_DEVICE uint32_t block_threads() { return blockDim.x; }
-NGP_DEVICE uint32_t block_index() { return blockIdx.x; }
-NGP_DEVICE uint32_t grid_blocks() { return gridDim.x; }
+NGP_DEVICE uint32_t block_index() { return blockIdx.y * gridDim.x + blockIdx.x; }
+NGP_DEVICE uint32_t grid_blocks() { return gridDim.x * gridDim.y; }
+// No loop: around it the compiler would keep every argument in scalar registers, of which there are too few.
+NGP_DEVICE int64_t next_item(int64_t, int64_t, int64_t end) { return end; }
 
 // --- Across the lanes of a wave ---------------------------------------------------------------------
 NGP_DEVICE uint32_t shuffle(uint32_t value, uint32_t from_lane) {
@@ -44,16 +63,38 @@ NGP_DEVICE void sync_wave() {
   __builtin_amdgcn_wave_barrier();
 }
 
-// --- Memory -----------------------------------------------------------------------------------------
+// --- Global memory ----------------------------------------------------------------------------------
+// Said to be global where the compiler cannot know: a flat access counts as one of shared memory too.
+#if defined(__HIP_DEVICE_COMPILE__)
+#define NGP_GLOBAL __attribute__((address_space(1)))
+#else
+#define NGP_GLOBAL
+#endif
 template <class T>
 NGP_DEVICE T load_once(const uint8_t* from) {
-  return *reinterpret_cast<const T*>(from);
+  const auto* global = (const NGP_GLOBAL T*)from;
+  if constexpr (std::is_integral_v<T>) {
+    return *global;
+  } else {
+    T value;
+#pragma unroll
+    for (size_t i = 0; i < sizeof(T) / 4; ++i) value.word[i] = global->word[i];
+    return value;
+  }
 }
-NGP_DEVICE uint32_t load_word(const uint8_t* from) { return *reinterpret_cast<const uint32_t*>(from); }
+NGP_DEVICE uint32_t load_word(const uint8_t* from) { return load_once<uint32_t>(from); }
 template <class T>
 NGP_DEVICE void store_once(uint8_t* to, T value) {
-  *reinterpret_cast<T*>(to) = value;
+  auto* global = (NGP_GLOBAL T*)to;
+  if constexpr (std::is_integral_v<T>) {
+    *global = value;
+  } else {
+#pragma unroll
+    for (size_t i = 0; i < sizeof(T) / 4; ++i) global->word[i] = value.word[i];
+  }
 }
+
+// --- Shared memory ----------------------------------------------------------------------------------
 
 NGP_DEVICE uint8_t* shared_memory() {
   extern __shared__ uint4 shared_words[];
@@ -70,8 +111,18 @@ NGP_DEVICE void store_shared(uint8_t* to, T value) {
 
 using SharedAddress = uint8_t*;
 NGP_DEVICE SharedAddress shared_address(uint8_t* shared) { return shared; }
-NGP_DEVICE void load_to_shared(SharedAddress to, const uint8_t* from) {
-  store_shared(to, load_once<Bytes16>(from));
+// By way of registers, every load under way before the first is waited for.
+template <int kCount>
+NGP_DEVICE void load_to_shared(SharedAddress to, uint32_t step, const uint8_t* const (&from)[kCount]) {
+  Bytes16 held[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (from[i] != nullptr) held[i] = load_once<Bytes16>(from[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (from[i] != nullptr) store_shared(to + step * i, held[i]);
+  }
 }
 NGP_DEVICE void await_loads() {}
 

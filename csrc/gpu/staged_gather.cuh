@@ -13,7 +13,7 @@ inline constexpr int64_t kMostStagedBytes = 8192;
 
 struct StagedShape {
   int64_t num_rows;
-  uint32_t rows_per_wave;  // at most kSmallestWave
+  uint32_t rows_per_wave;  // at most 32, the smallest wave
   uint32_t row_bytes;      // staged of each row: values, and scales where the slot has them; a multiple of 16
   uint32_t scale_offset;   // inside them
   FastDiv<uint32_t> pieces_per_row;  // row_bytes / 16
@@ -59,10 +59,7 @@ NGP_DEVICE void stage_rows(uint8_t* stage, const StagedShape& shape, const uint8
       from[i] = wanted ? row + 16 * pieces.part() : nullptr;
       pieces.advance();
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (from[i] != nullptr) load_to_shared(to + 16 * wave * i, from[i]);
-    }
+    load_to_shared(to, 16 * wave, from);
     to += 16 * wave * kBatch;
   }
   await_loads();
@@ -136,7 +133,7 @@ gather_staged_kernel(Ids ids, TableView table, StagedShape shape, uint8_t* out) 
   uint8_t* stage = shared_memory() + thread_index() / wave_size() * shape.wave_bytes();
   const Codec codec(table);
   for (int64_t first = wave_index() * shape.rows_per_wave; first < shape.num_rows;
-       first += num_waves() * shape.rows_per_wave) {
+       first = next_item(first, num_waves() * shape.rows_per_wave, shape.num_rows)) {
     const int64_t left = shape.num_rows - first;
     const uint32_t rows = left < shape.rows_per_wave ? static_cast<uint32_t>(left) : shape.rows_per_wave;
     const int64_t id = ids(first + (lane < rows ? lane : rows - 1));
