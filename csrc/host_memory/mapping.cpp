@@ -1,7 +1,9 @@
 #include "host_memory/mapping.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,14 +33,28 @@ constexpr int kPreferred = 1;                     // MPOL_PREFERRED
 
 size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
+// What kernels before Linux 5.14 know: a file's pages, which may hold rows, are only read.
+int touch_one_by_one(char* begin, size_t bytes, int file, size_t offset) {
+  volatile char* const pages = begin;
+  const size_t page = page_bytes();
+  if (file < 0) {
+    for (size_t at = 0; at < bytes; at += page) pages[at] = 0;
+    return 0;
+  }
+  // Room is refused here; touching a page that cannot be had would end the process.
+  while (fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+    if (errno != EINTR) return errno;
+  }
+  for (size_t at = 0; at < bytes; at += page) (void)pages[at];
+  return 0;
+}
+
 // Returns 0 or an errno. Populating reports a shortage where a plain write would end the process.
-int touch_pages(char* begin, size_t bytes) {
+int touch_pages(char* begin, size_t bytes, int file, size_t offset) {
   while (madvise(begin, bytes, kPopulateWrite) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno != EINVAL) return errno;
-    const size_t page = page_bytes();  // an older kernel
-    for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(begin)[at] = 0;
-    return 0;
+    return errno == EINVAL ? touch_one_by_one(begin, bytes, file, offset) : errno;
   }
   return 0;
 }
@@ -50,7 +66,7 @@ bool has_several_nodes() {
 
 }  // namespace
 
-Mapping::Mapping(size_t bytes) {
+Mapping::Mapping(size_t bytes, int file, bool inherited) : file_(file) {
   const size_t page = page_bytes();
   bytes_ = (bytes + page - 1) / page * page;
   const size_t slack = kHugePage - page;
@@ -66,13 +82,30 @@ Mapping::Mapping(size_t bytes) {
   address_ = begin + before;
   if (before > 0) munmap(begin, before);
   if (slack > before) munmap(address_ + bytes_, slack - before);
+  if (file >= 0) map_file(bytes);
   madvise(address_, bytes_, MADV_HUGEPAGE);  // a hint: huge_bytes() tells what came of it
-  if (madvise(address_, bytes_, MADV_DONTFORK) != 0) {
+  if (!inherited && madvise(address_, bytes_, MADV_DONTFORK) != 0) {
     const int error = errno;
     unmap();
     throw PinnedMemoryError(std::string("pinned memory could not be kept from forked children: ") +
                             std::strerror(error));
   }
+}
+
+// In place of the anonymous pages, which found the address.
+void Mapping::map_file(size_t bytes) {
+  struct stat status{};
+  std::string why;
+  if (fstat(file_, &status) != 0) {
+    why = std::strerror(errno);
+  } else if (static_cast<uint64_t>(status.st_size) < bytes_) {  // pages past its end would end the process
+    why = "the file has " + bytes_text(static_cast<uint64_t>(status.st_size));
+  } else if (mmap(address_, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_, 0) == MAP_FAILED) {
+    why = std::strerror(errno);
+  }
+  if (why.empty()) return;
+  unmap();
+  throw PinnedMemoryError("shared memory of " + bytes_text(bytes) + " could not be mapped: " + why);
 }
 
 Mapping::~Mapping() { unmap(); }
@@ -98,7 +131,7 @@ void Mapping::touch(int threads) const {
     while (failed.load() == 0) {
       const size_t at = next.fetch_add(kTouchBytes);
       if (at >= bytes_) return;
-      const int error = touch_pages(address_ + at, std::min(kTouchBytes, bytes_ - at));
+      const int error = touch_pages(address_ + at, std::min(kTouchBytes, bytes_ - at), file_, at);
       if (error != 0) failed = error;
     }
   };
@@ -124,9 +157,17 @@ size_t Mapping::huge_bytes() const {
   bool inside = false;
   uint64_t kib = 0;
   for_each_line("/proc/self/smaps", [&](const char* line) {
-    uint64_t begin = 0, end = 0;
-    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2) inside = begin <= at && at < end;
-    return inside && std::sscanf(line, "AnonHugePages: %" SCNu64, &kib) == 1;
+    uint64_t begin = 0, end = 0, part = 0;
+    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2) {
+      const bool left = inside;
+      inside = begin <= at && at < end;
+      return left && !inside;
+    }
+    if (inside && (std::sscanf(line, "AnonHugePages: %" SCNu64, &part) == 1 ||
+                   std::sscanf(line, "ShmemPmdMapped: %" SCNu64, &part) == 1)) {
+      kib += part;
+    }
+    return false;
   });
   return std::min<size_t>(kib * 1024, bytes_);  // a neighbour may share the entry
 }

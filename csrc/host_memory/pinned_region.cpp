@@ -31,12 +31,13 @@ PinnedRegion::PinnedRegion(size_t bytes, std::unique_ptr<Registrar> registrar, c
   }
   const size_t piece_bytes = whole_pages(options.piece_bytes);
   if (options.check_room) {
-    const MemoryLimits limits = read_memory_limits();
+    MemoryLimits limits = read_memory_limits();
+    if (options.present) limits.available = limits.group_room = kUnlimited;
     check_room(bytes, limits);
     check_lock_limit(limits.locked_memory);
   }
-  mapping_ = std::make_unique<Mapping>(bytes);
-  mapping_->prefer_node(registrar_->memory_node());
+  mapping_ = std::make_unique<Mapping>(bytes, options.file, options.inherited);
+  if (!options.present) mapping_->prefer_node(registrar_->memory_node());
   mapping_->touch(options.threads > 0 ? options.threads : usable_cpus());
   lock_pieces(piece_bytes);
 }

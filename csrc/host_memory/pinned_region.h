@@ -17,12 +17,15 @@ struct RegionOptions {
   size_t piece_bytes = size_t{64} << 30;
   int threads = 0;         // that touch the memory; 0: as many as CPUs at hand
   bool check_room = true;  // off where memory grows with use, as in some virtual machines
+  int file = -1;           // a memory file to map, which other processes may map too
+  bool present = false;    // the file has all its pages already: it takes no more memory
+  bool inherited = false;  // by forked children
 };
 
 class PinnedRegion {
  public:
-  // Zeroed memory of `bytes`, all of it or nothing: what was taken is given back on any failure. Room is
-  // checked before anything is taken. Throws PinnedMemoryError.
+  // Memory of `bytes`, zeroed or the file's, all of it or nothing: what was taken is given back on any
+  // failure. Room is checked before anything is taken. Throws PinnedMemoryError.
   PinnedRegion(size_t bytes, std::unique_ptr<Registrar> registrar, const RegionOptions& options = {});
   ~PinnedRegion();
   PinnedRegion(const PinnedRegion&) = delete;

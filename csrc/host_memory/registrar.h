@@ -27,4 +27,13 @@ class Registrar {
   virtual int memory_node() noexcept = 0;
 };
 
+// For memory that the CPU alone reads.
+class NoRegistrar final : public Registrar {
+ public:
+  void lock(void*, size_t) override {}
+  void unlock(void*) noexcept override {}
+  void wait() noexcept override {}
+  int memory_node() noexcept override { return -1; }
+};
+
 }  // namespace ngram_ple

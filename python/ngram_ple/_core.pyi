@@ -17,7 +17,16 @@ class PinnedRegion:
     address: int
     nbytes: int
     pieces: int
-    def __init__(self, nbytes: int, device: int, piece_bytes: int = ..., threads: int = 0) -> None: ...
+    def __init__(
+        self,
+        nbytes: int,
+        device: int | None,
+        piece_bytes: int = ...,
+        threads: int = 0,
+        *,
+        file: int = -1,
+        present: bool = False,
+    ) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def huge_bytes(self) -> int: ...
     def close(self) -> None: ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import torch
 
 from ngram_ple import ops
+from ngram_ple.checkpoint.identity import table_identity
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.config import NGramConfig
 from ngram_ple.errors import ConfigError, NgramPleError, PrefetchError, shown
@@ -14,7 +16,7 @@ from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.loaded_module import LoadedModule
 from ngram_ple.prefetch import Prefetcher
-from ngram_ple.tables import home_device, parse_device
+from ngram_ple.tables import NodeCopy, home_device, node_copy, parse_device
 
 
 class NGramEmbedding(LoadedModule):
@@ -46,6 +48,9 @@ class NGramEmbedding(LoadedModule):
         Tokens of the largest batch that is prefetched; see `start_prefetch`.
     prefetch_depth : int
         How many batches may be started before the first is finalized.
+    share : NodeCopy, optional
+        Memory for the table that other processes of the host use too, from `ngram_ple.tables.node_copy`; with
+        ``share="node"``, `from_pretrained` sees to it.
 
     Attributes
     ----------
@@ -74,18 +79,24 @@ class NGramEmbedding(LoadedModule):
         plan: HashPlan | None = None,
         max_tokens: int | None = None,
         prefetch_depth: int = 1,
+        share: NodeCopy | None = None,
     ) -> None:
         if not isinstance(config, NGramConfig):
             raise ConfigError(f"config must be an NGramConfig, got {type(config).__name__}")
         geometry = row_format(format, config.head_dim)
         out_dtype = out_dtype_name(dtype)
         plan = HashPlan.from_config(config) if plan is None else plan
+        if share is not None and not isinstance(share, NodeCopy):
+            raise ConfigError(f"share must be what node_copy() gives, or None, got {shown(share)}")
         on_meta = (torch.get_default_device() if device is None else parse_device(device)).type == "meta"
         home = torch.device("meta") if on_meta else home_device(placement, device)
         if max_tokens is not None:
             _check_positive("max_tokens", max_tokens)
         _check_positive("prefetch_depth", prefetch_depth)
-        self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs it
+        if share is not None:
+            _check_shareable("meta" if on_meta else placement)
+        self._share = share
+        self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs both
         super().__init__(config, geometry, plan, placement, home, dtype)
         self._out_dtype = out_dtype
 
@@ -101,6 +112,7 @@ class NGramEmbedding(LoadedModule):
         dtype: torch.dtype = torch.bfloat16,
         max_tokens: int | None = None,
         prefetch_depth: int = 1,
+        share: str | None = None,
         threads: int | None = None,
         progress: bool = False,
     ) -> NGramEmbedding:
@@ -119,6 +131,10 @@ class NGramEmbedding(LoadedModule):
             The format it must be stored in; whatever it is by default.
         placement, device, dtype, max_tokens, prefetch_depth
             As for the class.
+        share : {"node"}, optional
+            Whether the processes of this host that load the same table hold one copy of it, in host memory.
+            The first fills it while the others wait; where that is impossible, which a line in the log tells,
+            each has its own.
         threads : int, optional
             Reading threads.
         progress : bool
@@ -128,7 +144,13 @@ class NGramEmbedding(LoadedModule):
         ------
         ConfigError, CheckpointError
             What is wrong, naming the field, tensor or file. Nothing half-loaded is returned.
+        PinnedMemoryError
+            There is no room, or the process that fills a shared table failed.
         """
+        if share not in (None, "node"):
+            raise ConfigError(f"share must be 'node' or None, got {shown(share)}")
+        if share is not None:
+            _check_shareable(placement)
         checkpoint = open_checkpoint(path)
         config = NGramConfig.from_pretrained(checkpoint.config, layer)
         stored = checkpoint.table(config)
@@ -137,17 +159,20 @@ class NGramEmbedding(LoadedModule):
         derived = HashPlan.from_config(config)
         plan = derived.with_buffers(stored.buffers, str(path))
         stored.check(plan.padded_rows)
-        embedding = cls(
-            config,
-            format=stored.format,
-            placement=placement,
-            device=device,
-            dtype=dtype,
-            plan=plan,
-            max_tokens=max_tokens,
-            prefetch_depth=prefetch_depth,
-        )
-        embedding._read(stored, derived, threads, progress)
+        shared = node_copy(table_identity(stored, 0, plan.padded_rows)) if share else contextlib.nullcontext()
+        with shared as copy:
+            embedding = cls(
+                config,
+                format=stored.format,
+                placement=placement,
+                device=device,
+                dtype=dtype,
+                plan=plan,
+                max_tokens=max_tokens,
+                prefetch_depth=prefetch_depth,
+                share=copy,
+            )
+            embedding._read(stored, derived, threads, progress)
         return embedding
 
     # --- computing -----------------------------------------------------------------------------------
@@ -287,6 +312,11 @@ class NGramEmbedding(LoadedModule):
                 device,
                 *self._prefetch_size,
             )
+
+
+def _check_shareable(placement: str) -> None:
+    if placement not in ("pinned", "cpu"):
+        raise ConfigError(f"share needs placement 'pinned' or 'cpu', got {placement!r}")
 
 
 def _check_positive(name: str, value: object) -> None:

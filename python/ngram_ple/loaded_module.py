@@ -61,8 +61,9 @@ class LoadedModule(TableModule):
             An unknown, misshapen, wrongly typed, doubled or out-of-range tensor. The load is over then; the
             next call starts another one.
         NgramPleError
-            The module is on the meta device.
+            The module is on the meta device, or its table is shared and filled.
         """
+        self._require_own_table()
         if self.table.slots.is_meta:
             raise NgramPleError(
                 "load_weights needs memory, got a module on the meta device: call to_empty first"
@@ -105,13 +106,15 @@ class LoadedModule(TableModule):
         self._loading = None
         self._set_plan(self._plan_before_loading.with_buffers(loading.buffers, "the loaded tensors"))
         loading.finish()
-        self._loaded = True
+        self._finish_table()
 
     def _read(self, stored: StoredTable, derived: HashPlan, threads: int | None, progress: bool) -> None:
         """Fill the table from files; `derived` is the plan before the stored buffers had their say."""
         if self.table.slots.is_meta:
             raise NgramPleError("from_pretrained needs memory, got the meta device")
         self._plan_before_loading = derived
+        if self._loaded:  # by another process
+            return
         total = sum(tensor.nbytes for tensor in stored.tensors.values() if len(tensor.shape) == 2)
         with tqdm(
             total=total,
@@ -120,11 +123,21 @@ class LoadedModule(TableModule):
             unit_scale=True,
             disable=not progress,
         ) as bar:
+
+            def advance(nbytes: int) -> None:
+                bar.update(nbytes)
+                if self._share is not None:
+                    self._share.show_progress()
+
             read_table(
-                stored, self.table, padded_rows=self._plan.padded_rows, threads=threads, progress=bar.update
+                stored, self.table, padded_rows=self._plan.padded_rows, threads=threads, progress=advance
             )
-        self._loaded = True
+        self._finish_table()
 
     def _materialize(self, device: torch.device) -> None:
         self._loading = None  # one under way would fill the memory that is given up
         super()._materialize(device)
+        if self._share is not None and self._share.is_filled:
+            if self.table.global_scale is not None:
+                self.table.set_global_scale(self._share.facts["global_scale"])
+            self._loaded = True

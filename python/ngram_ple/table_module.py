@@ -14,7 +14,7 @@ import torch
 from ngram_ple.errors import ConfigError, NgramPleError, NgramPleWarning
 from ngram_ple.formats import RowFormat
 from ngram_ple.hash_plan import BUFFER_FIELDS, HashPlan
-from ngram_ple.tables import PinnedTable, Table, home_device, make_table
+from ngram_ple.tables import NodeCopy, PinnedTable, Table, home_device, make_table
 
 _log = logging.getLogger("ngram_ple")
 _TABLE_KEY = "ngram_embedding.slots"
@@ -48,6 +48,7 @@ class TableModule(torch.nn.Module):
     layer_multipliers: torch.Tensor
     ngram_heads_vocab_sizes: torch.Tensor
     ngram_heads_offsets: torch.Tensor
+    _share: NodeCopy | None = None  # the table's memory, where other processes use it too
 
     def __init__(
         self, format: RowFormat, plan: HashPlan, placement: str, device: torch.device, dtype: torch.dtype
@@ -72,7 +73,7 @@ class TableModule(torch.nn.Module):
 
     def _make_table(self, device: torch.device) -> Table:
         """Allocate the rows to hold, on `device` or, when it is meta, nowhere."""
-        return make_table(self.placement, self._format, 0, self._plan.padded_rows, device)
+        return make_table(self.placement, self._format, 0, self._plan.padded_rows, device, self._share)
 
     def _set_plan(self, plan: HashPlan) -> None:
         """Take other hash buffers for the same table, in place."""
@@ -94,6 +95,20 @@ class TableModule(torch.nn.Module):
                 "the table is not loaded: use from_pretrained, or load_weights and finish_loading"
             )
 
+    def _require_own_table(self) -> None:
+        if self._share is not None and self._share.is_filled:
+            raise NgramPleError(
+                "the table is shared with other processes, which may be reading it: it is filled once; load "
+                "into a module without share"
+            )
+
+    def _finish_table(self) -> None:
+        """Take the table as it is now for loaded, for the processes that share it too."""
+        if self._share is not None:
+            scale = self.table.global_scale
+            self._share.publish(**({} if scale is None else {"global_scale": float(scale)}))
+        self._loaded = True
+
     def extra_repr(self) -> str:
         """Return format, dtype, placement, rows and bytes."""
         table = self.table
@@ -101,6 +116,7 @@ class TableModule(torch.nn.Module):
             f"format={self._format.name}, dtype={self.dtype}, placement={self.placement}, "
             f"device={self._home}, rows={table.slots.shape[0]}, bytes={table.nbytes}"
             + (f", huge_page_bytes={table.huge_page_bytes}" if isinstance(table, PinnedTable) else "")
+            + (", share=node" if self._share is not None else "")
         )
 
     def _apply(self: _Self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> _Self:
@@ -169,7 +185,7 @@ class TableModule(torch.nn.Module):
             if self.table.global_scale is not None and scale is not None:
                 self.table.global_scale.copy_(scale)
             self.table.slots.copy_(slots)
-            self._loaded = True
+            self._finish_table()
         strict, missing, unexpected = args[1], args[2], args[3]
         if strict:
             missing += [prefix + name for name in BUFFER_FIELDS if name not in stored]
@@ -186,6 +202,7 @@ class TableModule(torch.nn.Module):
         return [int(number) for number in value.tolist()]
 
     def _check_stored_table(self, prefix: str, slots: Any, scale: Any) -> None:
+        self._require_own_table()
         if self.table.slots.is_meta:
             raise NgramPleError(
                 f"{prefix}{_TABLE_KEY} needs memory, got a module on the meta device: call to_empty first"

@@ -9,6 +9,7 @@ from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table
 from ngram_ple.tables.cpu import CpuTable
 from ngram_ple.tables.device import DeviceTable
+from ngram_ple.tables.node_copy import NodeCopy, node_copy
 from ngram_ple.tables.pinned import PinnedTable
 from ngram_ple.tables.sink import RowSink
 
@@ -16,11 +17,13 @@ __all__ = [
     "PLACEMENTS",
     "CpuTable",
     "DeviceTable",
+    "NodeCopy",
     "PinnedTable",
     "RowSink",
     "Table",
     "home_device",
     "make_table",
+    "node_copy",
     "parse_device",
 ]
 
@@ -68,17 +71,26 @@ def parse_device(device: torch.device | str | int) -> torch.device:
 
 
 def make_table(
-    placement: str, format: RowFormat, row_start: int, row_end: int, device: torch.device
+    placement: str,
+    format: RowFormat,
+    row_start: int,
+    row_end: int,
+    device: torch.device,
+    share: NodeCopy | None = None,
 ) -> Table:
-    """Allocate a table, its rows yet to be written. On the meta device it takes no memory."""
+    """Allocate a table, its rows yet to be written. On the meta device it takes no memory.
+
+    `share`, of placements in host memory alone, gives memory that other processes use too.
+    """
     _check_placement(placement)
     if device.type == "meta":
         slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
         return Table(format, slots, row_start)
     if placement == "cpu":
-        return CpuTable(format, row_start, row_end)
-    make = PinnedTable if placement == "pinned" else DeviceTable
-    return make(format, row_start, row_end, device)
+        return CpuTable(format, row_start, row_end, share)
+    if placement == "pinned":
+        return PinnedTable(format, row_start, row_end, device, share=share)
+    return DeviceTable(format, row_start, row_end, device)
 
 
 def _check_placement(placement: str) -> None:

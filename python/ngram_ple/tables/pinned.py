@@ -8,6 +8,7 @@ from ngram_ple import _core
 from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table
 from ngram_ple.tables.cpu import CpuTable
+from ngram_ple.tables.node_copy import NodeCopy
 
 
 class PinnedTable(CpuTable):
@@ -27,6 +28,8 @@ class PinnedTable(CpuTable):
         Most bytes that are registered with the driver at once; 64 GiB by default.
     threads : int
         Threads that touch the memory first; 0 stands for the CPUs at hand.
+    share : NodeCopy, optional
+        The memory of other processes' tables, too; the process's own by default.
 
     Attributes
     ----------
@@ -50,13 +53,15 @@ class PinnedTable(CpuTable):
         *,
         piece_bytes: int = 64 << 30,
         threads: int = 0,
+        share: NodeCopy | None = None,
     ) -> None:
         shape = (row_end - row_start, format.slot_bytes)
         self.huge_page_bytes = 0
         if row_end == row_start:
             slots = torch.empty(shape, dtype=torch.uint8, device="cpu")
         else:
-            region = _core.PinnedRegion(shape[0] * shape[1], device.index, piece_bytes, threads)
+            make = _core.PinnedRegion if share is None else share.region
+            region = make(shape[0] * shape[1], device.index, piece_bytes, threads)
             self.huge_page_bytes = region.huge_bytes()
             slots = torch.frombuffer(region, dtype=torch.uint8).view(shape)  # holds the region
         Table.__init__(self, format, slots, row_start)
