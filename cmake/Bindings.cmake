@@ -46,6 +46,7 @@ add_library(ngram_ple_ops MODULE
   csrc/bindings/hash_arguments.cpp
   csrc/bindings/lookup.cpp
   csrc/bindings/ngram_ids.cpp
+  csrc/bindings/peers.cpp
   csrc/bindings/schemas.cpp
   csrc/bindings/table_arguments.cpp)
 # C++20 as torch asks of code that includes its headers; everything below stays C++17.

@@ -14,6 +14,10 @@
 #define NGP_ROWS_ARGUMENTS \
   "Tensor rows, Tensor? scale, Tensor? global_scale, *, str format, str out_dtype, int head_dim"
 
+#define NGP_PEERS_ARGUMENTS                                                                                  \
+  "Tensor block, Tensor block_addresses, Tensor? global_scale, *, str format, str out_dtype, int head_dim, " \
+  "int num_rows"
+
 STABLE_TORCH_LIBRARY(ngram_ple, m) {
   m.def("ngram_ids(" NGP_HASH_ARGUMENTS ") -> Tensor");
   m.def("ngram_ids.out(" NGP_HASH_ARGUMENTS ", *, Tensor(a!) out) -> ()");
@@ -21,6 +25,8 @@ STABLE_TORCH_LIBRARY(ngram_ple, m) {
   m.def("lookup.out(Tensor ids, " NGP_TABLE_ARGUMENTS ", Tensor(a!) out) -> ()");
   m.def("embed(" NGP_HASH_ARGUMENTS ", " NGP_TABLE_ARGUMENTS ") -> Tensor");
   m.def("embed.out(" NGP_HASH_ARGUMENTS ", " NGP_TABLE_ARGUMENTS ", Tensor(a!) out) -> ()");
+  m.def("lookup_peers(Tensor ids, " NGP_PEERS_ARGUMENTS ") -> Tensor");
+  m.def("embed_peers(" NGP_HASH_ARGUMENTS ", " NGP_PEERS_ARGUMENTS ") -> Tensor");
   m.def("decode(" NGP_ROWS_ARGUMENTS ") -> Tensor");
   m.def("decode.out(" NGP_ROWS_ARGUMENTS ", Tensor(a!) out) -> ()");
 }

@@ -2,8 +2,9 @@
 
 namespace ngram_ple::cpu {
 
-RowReader::RowReader(const TableView& table, OutType out, uint8_t* to)
+RowReader::RowReader(const TableView& table, OutType out, uint8_t* to, const TableBlocks* blocks)
     : table_(table),
+      blocks_(blocks),
       args_{table.format, table.global_scale == nullptr ? 1.0f : *table.global_scale, table.scale_is_bf16},
       decoder_(find_row_decoder(table.format.format, out)),
       out_row_bytes_(table.out_row_bytes(out)),

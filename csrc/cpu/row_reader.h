@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/table_blocks.h"
 #include "cpu/row_decoder.h"
 
 namespace ngram_ple::cpu {
 
 class RowReader {
  public:
-  RowReader(const TableView& table, OutType out, uint8_t* to);
+  // `blocks`: where the rows lie when that is not in one block, as `table` alone would have it.
+  RowReader(const TableView& table, OutType out, uint8_t* to, const TableBlocks* blocks = nullptr);
 
   // Queues `count` rows; their result follows that of the rows queued before.
   template <class Ids>
@@ -35,7 +37,12 @@ class RowReader {
       address = {nullptr, nullptr};
       return;
     }
-    address = {table_.row(id), table_.scales == nullptr ? nullptr : table_.scale(id)};
+    if (blocks_ != nullptr) {
+      const uint8_t* row = blocks_->row(table_, id);
+      address = {row, row + table_.format.scale_offset};
+    } else {
+      address = {table_.row(id), table_.scales == nullptr ? nullptr : table_.scale(id)};
+    }
     for (int64_t at = 0; at < table_.row_stride; at += kLine) __builtin_prefetch(address.row + at);
     if (address.scale != nullptr) __builtin_prefetch(address.scale);
   }
@@ -43,6 +50,7 @@ class RowReader {
   void decode_block(int which, int64_t count);
 
   TableView table_;
+  const TableBlocks* blocks_;
   DecodeArgs args_;
   RowDecoder decoder_;
   int64_t out_row_bytes_;

@@ -19,7 +19,7 @@ gather_row_kernel(uint8_t* out, int64_t num_rows, uint32_t chunks, Ids ids, Tabl
   for (int64_t row = wave_index(); row < num_rows; row = next_item(row, num_waves(), num_rows)) {
     const int64_t id = ids(row);
     const bool owned = table.owns(id);
-    const RowAddress at = owned ? address_of(table, id) : RowAddress{};
+    const RowAddress at = owned ? address_of(ids, table, id) : RowAddress{};
     constexpr int64_t kBytes = sizeof(typename Codec::Word);
     uint8_t* to = out + row * chunks * kBytes;
     for (uint32_t chunk = lane_index(); chunk < chunks; chunk += wave_size()) {

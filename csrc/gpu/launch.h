@@ -11,7 +11,7 @@
 #include "core/int_array.h"
 #include "core/ngram_batch.h"
 #include "core/row_format.h"
-#include "core/table_view.h"
+#include "core/table_blocks.h"
 
 namespace ngram_ple::gpu {
 
@@ -26,6 +26,13 @@ void lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutTyp
 
 // out [T, H * out_row_bytes]: ngram_ids and lookup in one kernel, no ids written.
 void embed(const NgramBatch& batch, const TableView& table, OutType out_type, uint8_t* out, Stream stream);
+
+// The same two over a table that lies in blocks; `table` describes one of them, row_start and row_end the
+// whole.
+void lookup_peers(const IntArray& ids, int64_t num_ids, const TableView& table, const TableBlocks& blocks,
+                  OutType out_type, uint8_t* out, Stream stream);
+void embed_peers(const NgramBatch& batch, const TableView& table, const TableBlocks& blocks, OutType out_type,
+                 uint8_t* out, Stream stream);
 
 // out [num_rows, out_row_bytes]: row i of the view, decoded.
 void decode(const TableView& rows, int64_t num_rows, OutType out_type, uint8_t* out, Stream stream);

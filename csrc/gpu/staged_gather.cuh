@@ -139,7 +139,7 @@ gather_staged_kernel(Ids ids, TableView table, StagedShape shape, uint8_t* out) 
     const int64_t id = ids(first + (lane < rows ? lane : rows - 1));
     const bool held = lane < rows && table.owns(id);
     const uint64_t owned = ballot(held);
-    stage_rows(stage, shape, held ? address_of(table, id).values : nullptr, rows);
+    stage_rows(stage, shape, held ? address_of(ids, table, id).values : nullptr, rows);
     uint8_t* to =
         out + first * shape.chunks_per_row.divisor * static_cast<int64_t>(sizeof(typename Codec::Word));
     if (Codec::kIsCopy && has_bulk_copy()) {

@@ -33,6 +33,9 @@ def load() -> Any:
         "embed": _fake_embed,
         "decode": _fake_decode,
     }
+    for name, fake in {"lookup_peers": _fake_lookup_peers, "embed_peers": _fake_embed_peers}.items():
+        torch.library.register_fake(f"ngram_ple::{name}", fake)
+        _library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # type: ignore[no-untyped-call]
     for name, fake in fakes.items():
         torch.library.register_fake(f"ngram_ple::{name}", fake)
         torch.library.register_fake(f"ngram_ple::{name}.out", functools.partial(_fake_out, name))
@@ -142,6 +145,26 @@ def _fake_embed(  # type: ignore[no-untyped-def]
     )
     elements, dtype = _result_type("embed", format, out_dtype, head_dim)
     return input_ids.new_empty((input_ids.shape[0], sizes.shape[0] * elements), dtype=dtype)
+
+
+def _fake_lookup_peers(  # type: ignore[no-untyped-def]
+    ids, block, block_addresses, global_scale, *, format, out_dtype, head_dim, num_rows
+):
+    _check_meta("lookup_peers", block_addresses=block_addresses, ids=ids)
+    return _fake_lookup(  # type: ignore[no-untyped-call]
+        ids, block, None, global_scale, format=format, out_dtype=out_dtype, head_dim=head_dim
+    )
+
+
+def _fake_embed_peers(  # type: ignore[no-untyped-def]
+    *arguments, format, out_dtype, head_dim, num_rows
+):
+    batch, (block, block_addresses, global_scale) = arguments[:8], arguments[8:]
+    _check_meta("embed_peers", block_addresses=block_addresses, input_ids=arguments[0])
+    how = {"format": format, "out_dtype": out_dtype, "head_dim": head_dim}
+    return _fake_embed(  # type: ignore[no-untyped-call, call-arg]
+        *batch, block, None, global_scale, **how
+    )
 
 
 def _fake_decode(  # type: ignore[no-untyped-def]

@@ -1,0 +1,13 @@
+// Row numbers that lie in memory.
+#pragma once
+
+#include "gpu/integers.cuh"
+
+namespace ngram_ple::gpu {
+
+struct ListedIds {
+  IntArray ids;
+  NGP_DEVICE int64_t operator()(int64_t row) const { return load_pending(ids, row).value(); }
+};
+
+}  // namespace ngram_ple::gpu
