@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from ngram_ple import ops
+from ngram_ple import layer_ops, ops
 from ngram_ple.checkpoint.identity import table_identity
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.config import NGramConfig
@@ -57,6 +57,8 @@ class NGramEmbedding(LoadedModule):
     table : ngram_ple.tables.Table
     table_in_state_dict : bool
         Whether ``state_dict`` includes the table's bytes; False by default.
+    layer_name : str
+        What `ngram_ple.layer_ops` know this layer as; may be set, to a name that no other layer has.
 
     Raises
     ------
@@ -67,6 +69,7 @@ class NGramEmbedding(LoadedModule):
     """
 
     _prefetcher: Prefetcher | None
+    _ticket: torch.Tensor
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class NGramEmbedding(LoadedModule):
         self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs both
         super().__init__(config, geometry, plan, placement, home, dtype)
         self._out_dtype = out_dtype
+        self._layer_name = layer_ops.register(self)
 
     @classmethod
     def from_pretrained(
@@ -175,6 +179,15 @@ class NGramEmbedding(LoadedModule):
             embedding._read(stored, derived, threads, progress)
         return embedding
 
+    @property
+    def layer_name(self) -> str:
+        """The layer's name in `ngram_ple.layer_ops`, whose operators the module calls when compiled."""
+        return self._layer_name
+
+    @layer_name.setter
+    def layer_name(self, name: str) -> None:
+        self._layer_name = layer_ops.register(self, name, self._layer_name)
+
     # --- computing -----------------------------------------------------------------------------------
 
     def compute_ngram_ids(
@@ -199,9 +212,13 @@ class NGramEmbedding(LoadedModule):
         return out
 
     def forward(
-        self, input_ids: torch.Tensor, query_start_loc: torch.Tensor, ngram_context: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        ngram_context: torch.Tensor,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Embed a ragged batch: ``[T, H·head_dim]`` of `dtype`.
+        """Embed a ragged batch: ``[T, H·head_dim]`` of `dtype`, into `out` when given.
 
         A prefetch that this thread started is finalized, else one kernel hashes and looks up.
 
@@ -219,15 +236,18 @@ class NGramEmbedding(LoadedModule):
         RuntimeError
             A wrong dtype, shape or device, from the operator.
         """
-        self._require_loaded()
         # Dynamo takes is_exporting() for true in torch.compile too on torch 2.11.
         if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
             raise NgramPleError(
                 "torch.export would copy the table into the program as a constant: export a function that "
                 "calls ngram_ple.ops.embed with the table (embedding.table.slots) as an input instead"
             )
+        batch = (input_ids, query_start_loc, ngram_context)
+        if torch.compiler.is_compiling():
+            return self._compiled_forward(batch, out)
+        self._require_loaded()
         if self._prefetcher is not None:
-            rows: torch.Tensor | None = self._prefetcher.finalize_if_started(input_ids.shape[0])
+            rows: torch.Tensor | None = self._prefetcher.finalize_if_started(input_ids.shape[0], out)
             if rows is not None:
                 return rows
         return self.table.embed(
@@ -236,12 +256,34 @@ class NGramEmbedding(LoadedModule):
             self.config.eos_token_id,
             self.config.heads_per_ngram,
             self._out_dtype,
+            out,
         )
 
-    def sync_lookup(self, ngram_ids: torch.Tensor) -> torch.Tensor:
-        """Look ids up on the current stream: ``[T, H]`` → ``[T, H, head_dim]``."""
+    def _compiled_forward(
+        self, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], out: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Call the operator that knows the layer by name: the table stays out of the graph."""
+        op = torch.ops.ngram_ple.embed_layer
+        if out is not None:
+            op(*batch, out, self._layer_name)
+            return out
+        rows: torch.Tensor = (
+            op.rows(*batch, self._layer_name)
+            if self._prefetcher is None
+            else op.ticket(*batch, self._ticket, self._layer_name)  # after a start_prefetch before it
+        )
+        return rows
+
+    def sync_lookup(self, ngram_ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Look ids up on the current stream: ``[T, H]`` → ``[T, H, head_dim]``, into `out` when given."""
+        if torch.compiler.is_compiling():
+            if out is None:
+                rows: torch.Tensor = torch.ops.ngram_ple.lookup_layer.rows(ngram_ids, self._layer_name)
+                return rows
+            torch.ops.ngram_ple.lookup_layer(ngram_ids, out, self._layer_name)
+            return out
         self._require_loaded()
-        return self.table.lookup(ngram_ids.contiguous(), self._out_dtype)
+        return self.table.lookup(ngram_ids.contiguous(), self._out_dtype, out)
 
     @property
     def supports_prefetch(self) -> bool:
@@ -269,17 +311,22 @@ class NGramEmbedding(LoadedModule):
             A wrong dtype, shape or device, from the operator.
         """
         if self._prefetcher is not None:
+            if torch.compiler.is_compiling():
+                torch.ops.ngram_ple.start_prefetch_layer(
+                    input_ids, query_start_loc, ngram_context, self._ticket, self._layer_name
+                )
+                return
             self._require_loaded()
             inputs = (input_ids, query_start_loc, ngram_context)
             self._prefetcher.start(input_ids.shape[0], lambda ids: self.compute_ngram_ids(*inputs, out=ids))
 
-    def finalize_prefetch(self, total_tokens: int) -> torch.Tensor:
+    def finalize_prefetch(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wait, on the current stream, for the oldest batch that this thread started.
 
         Returns
         -------
         Tensor
-            ``[total_tokens, H·head_dim]`` of `dtype`, memory of its own.
+            ``[total_tokens, H·head_dim]`` of `dtype`: `out` when given, else memory of its own.
 
         Raises
         ------
@@ -292,7 +339,13 @@ class NGramEmbedding(LoadedModule):
                 "finalize_prefetch needs a placement with prefetch (supports_prefetch), got "
                 f"{self.placement!r}"
             )
-        rows: torch.Tensor = self._prefetcher.finalize(total_tokens)
+        if torch.compiler.is_compiling():
+            if out is None:
+                shape = (total_tokens, self.config.ple_embed_dim)
+                out = torch.empty(shape, dtype=self.dtype, device=self._ticket.device)
+            torch.ops.ngram_ple.finalize_prefetch_layer(self._ticket, out, self._layer_name)
+            return out
+        rows: torch.Tensor = self._prefetcher.finalize(total_tokens, out)
         return rows
 
     def drop_prefetch(self) -> None:
@@ -304,6 +357,9 @@ class NGramEmbedding(LoadedModule):
         super()._materialize(device)
         self._prefetcher = None
         if self.placement == "pinned" and device.type != "meta":
+            # What keeps the halves of a compiled prefetch in order, see `layer_ops`.
+            ticket = torch.zeros(1, dtype=torch.int64, device=device)
+            self.register_buffer("_ticket", ticket, persistent=False)
             self._prefetcher = Prefetcher(
                 self.table,
                 len(self._plan.head_sizes),

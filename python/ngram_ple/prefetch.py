@@ -102,13 +102,15 @@ class Prefetcher:
             self.started.append(started)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def finalize_if_started(self, total_tokens: int) -> torch.Tensor | None:
+    def finalize_if_started(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor | None:
         """`finalize` if this thread started anything, else None."""
-        return self.finalize(total_tokens) if self.started else None
+        return self.finalize(total_tokens, out) if self.started else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def finalize(self, total_tokens: int) -> torch.Tensor:
+    def finalize(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wait for the oldest prefetch on the current stream and return its rows, ``[T, H·head_dim]``.
+
+        They are copied into `out` when it is given.
 
         Raises
         ------
@@ -135,9 +137,12 @@ class Prefetcher:
                 f"{'inside one' if capture else 'outside'}; what this thread started is dropped"
             )
         buffer = oldest.buffer
+        if out is not None:
+            _check_out(out, buffer.rows[:total_tokens].flatten(1))
         with self._side.lock, torch.cuda.device(self._device):
             buffer.wait_until_used(current, capture)
-            rows = buffer.rows[:total_tokens].flatten(1).clone()
+            rows = buffer.rows[:total_tokens].flatten(1)
+            rows = rows.clone() if out is None else out.copy_(rows)
             buffer.record(current, capture)
             buffer.release()
             del self.started[0]
@@ -207,3 +212,9 @@ class Prefetcher:
             row_start=table.row_start,
             out=rows,
         )
+
+
+def _check_out(out: torch.Tensor, rows: torch.Tensor) -> None:
+    wanted, got = ((t.dtype, list(t.shape), t.device) for t in (rows, out))
+    if got != wanted:
+        raise PrefetchError("out must be {} {} on {}, got ".format(*wanted) + "{} {} on {}".format(*got))

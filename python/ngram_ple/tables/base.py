@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 
 from ngram_ple import ops
 from ngram_ple.formats import RowFormat
+
+
+class _Decoding(TypedDict):
+    format: str
+    out_dtype: str
+    head_dim: int
+    row_start: int
 
 
 class Table:
@@ -49,18 +57,13 @@ class Table:
         """Bytes of the slots."""
         return self.slots.numel()
 
-    def lookup(self, ids: torch.Tensor, out_dtype: str) -> torch.Tensor:
-        """Decode rows: ids of any shape to ``[*ids.shape, head_dim]``; see `ops.lookup`."""
-        return ops.lookup(
-            ids,
-            self.slots,
-            None,
-            self.global_scale,
-            format=self.format.name,
-            out_dtype=out_dtype,
-            head_dim=self.format.head_dim,
-            row_start=self.row_start,
-        )
+    def lookup(self, ids: torch.Tensor, out_dtype: str, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Decode rows: ids to ``[*ids.shape, head_dim]``, in `out` if given; see `ops.lookup`."""
+        rows = (self.slots, None, self.global_scale)
+        if out is None:
+            return ops.lookup(ids, *rows, **self._decoding(out_dtype))
+        torch.ops.ngram_ple.lookup.out(ids, *rows, **self._decoding(out_dtype), out=out)
+        return out
 
     def embed(
         self,
@@ -69,23 +72,23 @@ class Table:
         eos_token_id: int,
         heads_per_ngram: int,
         out_dtype: str,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Hash and decode: ``[T, H·head_dim]``; see `ops.embed`."""
-        return ops.embed(
-            *batch,
-            plan[0],
-            plan[1],
-            plan[2],
-            eos_token_id,
-            heads_per_ngram,
-            self.slots,
-            None,
-            self.global_scale,
-            format=self.format.name,
-            out_dtype=out_dtype,
-            head_dim=self.format.head_dim,
-            row_start=self.row_start,
-        )
+        """Hash and decode: ``[T, H·head_dim]``, in `out` if given; see `ops.embed`."""
+        hashing = (*batch, plan[0], plan[1], plan[2], eos_token_id, heads_per_ngram)
+        rows = (self.slots, None, self.global_scale)
+        if out is None:
+            return ops.embed(*hashing, *rows, **self._decoding(out_dtype))
+        torch.ops.ngram_ple.embed.out(*hashing, *rows, **self._decoding(out_dtype), out=out)
+        return out
+
+    def _decoding(self, out_dtype: str) -> _Decoding:
+        return {
+            "format": self.format.name,
+            "out_dtype": out_dtype,
+            "head_dim": self.format.head_dim,
+            "row_start": self.row_start,
+        }
 
     def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
         """Return None: rows are handed to `write`."""
