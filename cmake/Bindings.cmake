@@ -43,6 +43,7 @@ add_library(ngram_ple_ops MODULE
   csrc/bindings/decode.cpp
   csrc/bindings/device.cpp
   csrc/bindings/embed.cpp
+  csrc/bindings/encode.cpp
   csrc/bindings/hash_arguments.cpp
   csrc/bindings/lookup.cpp
   csrc/bindings/ngram_ids.cpp
@@ -64,7 +65,10 @@ install(TARGETS ngram_ple_ops LIBRARY DESTINATION ngram_ple)
 # --- _core ------------------------------------------------------------------------------------------
 set(PYBIND11_FINDPYTHON ON)
 find_package(pybind11 CONFIG REQUIRED)
-pybind11_add_module(ngram_ple_core MODULE csrc/bindings/core_module.cpp csrc/bindings/pinned_region.cpp)
+pybind11_add_module(ngram_ple_core MODULE
+  csrc/bindings/core_module.cpp
+  csrc/bindings/encode_blocks.cpp
+  csrc/bindings/pinned_region.cpp)
 set_target_properties(ngram_ple_core PROPERTIES OUTPUT_NAME _core)
 ngram_ple_compile_options(ngram_ple_core)
 ngram_ple_share_libstdcxx(ngram_ple_core)

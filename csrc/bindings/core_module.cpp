@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/encode_blocks.h"
 #include "bindings/pinned_region.h"
 #include "core/hash_plan.h"
 #include "core/row_format.h"
@@ -99,6 +100,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("read_slots", &read_slots, py::arg("format"), py::arg("head_dim"), py::arg("num_rows"),
         py::arg("rows_fd"), py::arg("rows_offset"), py::arg("scales_fd"), py::arg("scales_offset"),
         py::arg("scale_dtype"), py::arg("slots"));
+  bindings::bind_encode_blocks(m);
   bindings::bind_pinned_region(m);
   m.def("advise_huge_pages", &advise_huge_pages, py::arg("address"), py::arg("bytes"));
 }

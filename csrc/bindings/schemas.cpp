@@ -13,6 +13,7 @@
   "int row_end=-1"
 #define NGP_ROWS_ARGUMENTS \
   "Tensor rows, Tensor? scale, Tensor? global_scale, *, str format, str out_dtype, int head_dim"
+#define NGP_ENCODE_ARGUMENTS "Tensor rows, Tensor? global_scale=None, *, str format, str scale_dtype=\"fp32\""
 
 #define NGP_PEERS_ARGUMENTS                                                                                  \
   "Tensor block, Tensor block_addresses, Tensor? global_scale, *, str format, str out_dtype, int head_dim, " \
@@ -29,4 +30,8 @@ STABLE_TORCH_LIBRARY(ngram_ple, m) {
   m.def("embed_peers(" NGP_HASH_ARGUMENTS ", " NGP_PEERS_ARGUMENTS ") -> Tensor");
   m.def("decode(" NGP_ROWS_ARGUMENTS ") -> Tensor");
   m.def("decode.out(" NGP_ROWS_ARGUMENTS ", Tensor(a!) out) -> ()");
+  m.def("row_amax(Tensor rows, *, bool finite_only=False) -> Tensor");
+  m.def("row_amax.out(Tensor rows, *, bool finite_only=False, Tensor(a!) out) -> ()");
+  m.def("encode(" NGP_ENCODE_ARGUMENTS ") -> (Tensor, Tensor)");
+  m.def("encode.out(" NGP_ENCODE_ARGUMENTS ", Tensor(a!) weight, Tensor(b!) scale) -> ()");
 }

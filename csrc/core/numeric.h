@@ -82,4 +82,28 @@ NGP_HOST_DEVICE NGP_ALWAYS_INLINE float e2m1_to_float(uint8_t code) {
   return float_from_bits(sign | select(magnitude < 2u, subnormal, normal));
 }
 
+// To E4M3fn, round to nearest even, subnormals included. Magnitudes over 448, infinities among them, become
+// 448; NaN becomes zero of its sign: a code always stands for a number.
+NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint8_t float_to_e4m3(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t full = bits & 0x7FFFFFFFu;
+  const uint32_t magnitude = full < 0x43E00000u ? full : 0x43E00000u;  // 448
+  // Adding 2^14 puts the subnormals' last place (2^-9) at the sum's own, which so rounds them.
+  const uint32_t subnormal = bits_of(float_from_bits(magnitude) + 0x1p14f) - 0x46800000u;
+  const uint32_t normal = (magnitude - (120u << 23) + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20;
+  const uint32_t code = select(magnitude < 0x3C800000u, subnormal, normal);
+  return static_cast<uint8_t>(select(full > 0x7F800000u, 0u, code) | ((bits >> 24) & 0x80u));
+}
+
+// To E2M1, round to nearest even; magnitudes over 6 become 6, NaN zero of its sign.
+NGP_HOST_DEVICE NGP_ALWAYS_INLINE uint8_t float_to_e2m1(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t full = bits & 0x7FFFFFFFu;
+  const uint32_t magnitude = full < 0x40C00000u ? full : 0x40C00000u;  // 6
+  const uint32_t subnormal = bits_of(float_from_bits(magnitude) + 0x1p22f) - 0x4A800000u;
+  const uint32_t normal = (magnitude - (126u << 23) + 0x1FFFFFu + ((magnitude >> 22) & 1u)) >> 22;
+  const uint32_t code = select(magnitude < 0x3F800000u, subnormal, normal);
+  return static_cast<uint8_t>(select(full > 0x7F800000u, 0u, code) | ((bits >> 28) & 8u));
+}
+
 }  // namespace ngram_ple

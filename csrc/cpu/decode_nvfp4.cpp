@@ -66,6 +66,25 @@ NGP_AVX2 void blocks_by_shuffle(const uint8_t* codes, const uint8_t* scales, int
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
   }
 }
+
+// fp32 holds a block's eight values in one register, which a permutation looks up.
+NGP_AVX2 void blocks_by_permutation(const uint8_t* codes, const uint8_t* scales, int64_t blocks,
+                                    float global_scale, uint8_t* out) {
+  const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+  for (int64_t b = 0; b < blocks; ++b, codes += kBlockBytes, out += 4 * kBlockElements) {
+    const __m256 scaled = _mm256_mul_ps(magnitudes, _mm256_set1_ps(e4m3_to_float(scales[b])));
+    const __m256 values = _mm256_mul_ps(scaled, _mm256_set1_ps(global_scale));
+    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+    const __m128i nibbles = _mm_unpacklo_epi8(packed, _mm_srli_epi16(packed, 4));
+    for (int half = 0; half < 2; ++half) {
+      const __m256i code = _mm256_cvtepu8_epi32(half == 0 ? nibbles : _mm_srli_si128(nibbles, 8));
+      const __m256i sign =
+          _mm256_and_si256(_mm256_slli_epi32(code, 28), _mm256_set1_epi32(static_cast<int>(0x80000000u)));
+      const __m256 value = _mm256_xor_ps(_mm256_permutevar8x32_ps(values, code), _mm256_castsi256_ps(sign));
+      _mm256_storeu_ps(reinterpret_cast<float*>(out) + 8 * half, value);
+    }
+  }
+}
 #endif
 
 template <DecodeBlocks decode, size_t out_bytes>
@@ -80,13 +99,14 @@ void decode_rows(const DecodeArgs& args, const RowAddress* rows, int64_t count, 
 }  // namespace
 
 RowDecoder find_nvfp4_decoder(OutType out) {
-  if (out == OutType::fp32) return decode_rows<blocks_to_fp32, 4>;
 #ifdef NGP_HAS_AVX2_PATH
   if (has_avx2()) {
+    if (out == OutType::fp32) return decode_rows<blocks_by_permutation, 4>;
     return out == OutType::bf16 ? decode_rows<blocks_by_shuffle<Bf16>, 2>
                                 : decode_rows<blocks_by_shuffle<Fp16>, 2>;
   }
 #endif
+  if (out == OutType::fp32) return decode_rows<blocks_to_fp32, 4>;
   return out == OutType::bf16 ? decode_rows<blocks_to_bf16, 2> : decode_rows<blocks_to_fp16, 2>;
 }
 

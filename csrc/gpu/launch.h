@@ -37,4 +37,21 @@ void embed_peers(const NgramBatch& batch, const TableView& table, const TableBlo
 // out [num_rows, out_row_bytes]: row i of the view, decoded.
 void decode(const TableView& rows, int64_t num_rows, OutType out_type, uint8_t* out, Stream stream);
 
+// out [num_rows]: the largest magnitude of every row of head_dim values, infinite or NaN where a value is
+// (unless `finite_only`, which leaves those out).
+void row_amax(Format from, const uint8_t* values, int64_t num_rows, int64_t head_dim, bool finite_only,
+              float* out, Stream stream);
+
+// Contiguous rows, and where they go as `to` stores them: what cpu::encode does.
+struct EncodeView {
+  Format from;  // bf16, fp16 or fp32
+  RowFormat to;
+  const uint8_t* values;
+  uint8_t* rows;
+  uint8_t* scales;
+  const float* global_scale;  // one value, null when the format has none
+  bool scale_is_bf16;         // of fp8-rowwise scales
+};
+void encode(const EncodeView& view, int64_t num_rows, Stream stream);
+
 }  // namespace ngram_ple::gpu

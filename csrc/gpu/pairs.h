@@ -15,5 +15,8 @@ NGP_DEVICE uint32_t floats_to_bf16x2(Float2 value) {
 NGP_DEVICE uint32_t floats_to_fp16x2(Float2 value) {
   return float_to_fp16(value.low) | static_cast<uint32_t>(float_to_fp16(value.high)) << 16;
 }
+NGP_DEVICE uint16_t floats_to_e4m3x2(Float2 value) {
+  return static_cast<uint16_t>(float_to_e4m3(value.low) | float_to_e4m3(value.high) << 8);
+}
 
 }  // namespace ngram_ple::gpu::soft

@@ -32,6 +32,10 @@
 //       1 / value for a normal value, within 2^-51.9 of it.
 //   half_to_float(bits)  e4m3x2_to_floats(pair)  floats_to_bf16x2(value)  floats_to_fp16x2(value)
 //       The lower half first; to nearest even, subnormals kept.
+//   floats_to_e4m3x2(value)
+//       The same to core/numeric.h's codes, but that NaN may become any.
+//   fused(a, b, c)  saturated(value)
+//       a b + c, rounded once. Inside [0, 1], NaN as 0: free of charge after a product or fused().
 #pragma once
 
 #if defined(NGRAM_PLE_EMULATOR)

@@ -113,4 +113,16 @@ NGP_DEVICE uint32_t floats_to_fp16x2(Float2 value) {
 #endif
 }
 
+NGP_DEVICE uint16_t floats_to_e4m3x2(Float2 value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(value.high), "f"(value.low));
+  return pair;
+#else
+  return soft::floats_to_e4m3x2(value);
+#endif
+}
+NGP_DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+NGP_DEVICE float saturated(float value) { return __saturatef(value); }
+
 }  // namespace ngram_ple::gpu

@@ -58,3 +58,36 @@ def read_slots(
     scale_dtype: str,
     slots: int,
 ) -> tuple[str, int, int]: ...
+
+class EncodeError:
+    squared_error: float
+    squared_value: float
+    largest_error: float
+    saturated: int
+    zeroed: int
+    not_finite: int
+    first_not_finite: int
+
+def largest_magnitude(source: str, count: int, values: int, finite_only: bool) -> float: ...
+def encode_rows(
+    source: str,
+    format: str,
+    head_dim: int,
+    global_scale: float,
+    scale_is_bf16: bool,
+    num_rows: int,
+    values: int,
+    rows: int,
+    scales: int,
+) -> None: ...
+def encode_error(
+    source: str,
+    format: str,
+    head_dim: int,
+    global_scale: float,
+    scale_is_bf16: bool,
+    num_rows: int,
+    values: int,
+    rows: int,
+    scales: int,
+) -> EncodeError: ...

@@ -313,3 +313,69 @@ def decode(
         torch.Tensor,
         _ops.decode(rows, scale, global_scale, format=format, out_dtype=out_dtype, head_dim=head_dim),
     )
+
+
+def row_amax(rows: torch.Tensor, *, finite_only: bool = False) -> torch.Tensor:
+    """Return the largest magnitude of each row: what scales are chosen from.
+
+    Parameters
+    ----------
+    rows : Tensor
+        bfloat16, float16 or float32 ``[…, head_dim]``, contiguous.
+    finite_only : bool
+        Leave NaN and infinities out; by default they are the result of a row that has them.
+
+    Returns
+    -------
+    Tensor
+        float32 ``[…]``.
+    """
+    return cast(torch.Tensor, _ops.row_amax(rows, finite_only=finite_only))
+
+
+def encode(
+    rows: torch.Tensor,
+    global_scale: torch.Tensor | None = None,
+    *,
+    format: str,
+    scale_dtype: str = "fp32",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encode rows of numbers as a table stores them: what `decode` undoes, but for the rounding.
+
+    All in fp32, each step rounded to nearest even, amax the largest finite magnitude::
+
+        fp8          code = e4m3(x · (1 / global_scale))
+        fp8-rowwise  scale = amax(row) / 448, rounded to `scale_dtype`;  code = e4m3(x · (1 / scale))
+        nvfp4        scale = e4m3(max(amax(block of 16) · (1 / (6 · global_scale)), 2^-9))
+                     code = e2m1(x · (1 / (scale · global_scale)))
+
+    Magnitudes beyond the largest code become that one, infinities too, and NaN becomes zero of its sign: no
+    result is NaN or infinite. A row of zeros has the scale 1 (nvfp4: its blocks 2^-9). Row scales are at
+    least 2^-117. `ngram_ple.encoding.encode_rows` chooses the global scale and refuses what is not finite.
+
+    Parameters
+    ----------
+    rows : Tensor
+        bfloat16, float16 or float32 ``[…, head_dim]``, contiguous; nvfp4 needs a head_dim divisible by 16.
+    global_scale : Tensor, optional
+        float32 of one element, for fp8 (amax / 448 of the whole table) and nvfp4 (amax / 2688); finite, at
+        least 2^-117. On a GPU what is less counts as that.
+    format : str
+        bf16, fp16, fp32, fp8, fp8-rowwise or nvfp4.
+    scale_dtype : str
+        fp32 or bf16: that of fp8-rowwise scales, which are rounded to it before they are used.
+
+    Returns
+    -------
+    weight, scale : Tensor
+        What `decode` takes as rows and scale: ``[…, head_dim]`` in the format's dtype, nvfp4 uint8
+        ``[…, head_dim / 2]``; ``[…, 1]`` of `scale_dtype` for fp8-rowwise, float8_e4m3fn
+        ``[…, head_dim / 16]`` for nvfp4, else an empty float32 ``[…, 0]``.
+
+    Raises
+    ------
+    RuntimeError
+        A wrong dtype, shape or stride, an unknown format, a global scale that is missing or not wanted.
+    """
+    weight, scale = _ops.encode(rows, global_scale, format=format, scale_dtype=scale_dtype)
+    return weight, scale

@@ -20,6 +20,14 @@ _OUT_DTYPES = {
     "fp32": torch.float32,
     "bytes": torch.uint8,
 }
+_ENCODED = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp8": torch.float8_e4m3fn,
+    "fp8-rowwise": torch.float8_e4m3fn,
+    "nvfp4": torch.uint8,
+}
 _library = torch.library.Library("ngram_ple", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -27,11 +35,13 @@ _library = torch.library.Library("ngram_ple", "FRAGMENT")  # type: ignore[no-unt
 def load() -> Any:
     """Load ``_ops.so`` once, register what belongs to it, and return ``torch.ops.ngram_ple``."""
     torch.ops.load_library(str(Path(__file__).with_name("_ops.so")))  # type: ignore[no-untyped-call]
-    fakes: dict[str, Callable[..., torch.Tensor]] = {
+    fakes: dict[str, Callable[..., Any]] = {
         "ngram_ids": _fake_ngram_ids,
         "lookup": _fake_lookup,
         "embed": _fake_embed,
         "decode": _fake_decode,
+        "row_amax": _fake_row_amax,
+        "encode": _fake_encode,
     }
     for name, fake in {"lookup_peers": _fake_lookup_peers, "embed_peers": _fake_embed_peers}.items():
         torch.library.register_fake(f"ngram_ple::{name}", fake)
@@ -52,13 +62,21 @@ def load() -> Any:
     return torch.ops.ngram_ple
 
 
-def _counted_write(op, keyset, *args, out, **kwargs):  # type: ignore[no-untyped-def]
-    """Count the write to `out`, so that autograd notices when it changes what a graph has saved."""
-    if out.requires_grad:
-        raise RuntimeError(f"{op}: out must not require grad: operators have no gradient")
+def _counted_write(op, keyset, *args, **kwargs):  # type: ignore[no-untyped-def]
+    """Count the writes, so that autograd notices when one changes what a graph has saved."""
+    written = {name: kwargs[name] for name in _written_by(op)}
+    for name, tensor in written.items():
+        if tensor.requires_grad:
+            raise RuntimeError(f"{op}: {name} must not require grad: operators have no gradient")
     with torch._C._AutoDispatchBelowADInplaceOrView():
-        op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out, **kwargs)
-    torch.autograd.graph.increment_version(out)
+        op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, **kwargs)
+    for tensor in written.values():
+        torch.autograd.graph.increment_version(tensor)
+
+
+@functools.cache
+def _written_by(op: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in op._schema.arguments if one.alias_info and one.alias_info.is_write)
 
 
 # --- fake kernels: shapes and dtypes of results, made from the ids ------------------------------------
@@ -175,6 +193,28 @@ def _fake_decode(  # type: ignore[no-untyped-def]
     return rows.new_empty((*rows.shape[:-1], elements), dtype=dtype)
 
 
-def _fake_out(op, *args, out, **kwargs):  # type: ignore[no-untyped-def]
-    given = {f"argument {i}": value for i, value in enumerate(args) if isinstance(value, torch.Tensor)}
-    _check_meta(f"{op}.out", out=out, **given)
+def _fake_row_amax(rows, *, finite_only=False):  # type: ignore[no-untyped-def]
+    return rows.new_empty(rows.shape[:-1], dtype=torch.float32)
+
+
+def _fake_encode(  # type: ignore[no-untyped-def]
+    rows, global_scale=None, *, format, scale_dtype="fp32"
+):
+    _check_meta("encode", rows=rows, global_scale=global_scale)
+    head_dim = rows.shape[-1]
+    geometry = row_format(format, head_dim)
+    weight_dtype, width = _ENCODED[format], head_dim
+    scales, scale_type = 0, torch.float32
+    if format == "nvfp4":
+        width, scales, scale_type = geometry.row_bytes, geometry.scale_bytes, torch.float8_e4m3fn
+    elif format == "fp8-rowwise":
+        scales, scale_type = 1, _OUT_DTYPES[scale_dtype]
+    return (
+        rows.new_empty((*rows.shape[:-1], width), dtype=weight_dtype),
+        rows.new_empty((*rows.shape[:-1], scales), dtype=scale_type),
+    )
+
+
+def _fake_out(op, *args, **kwargs):  # type: ignore[no-untyped-def]
+    given = {f"argument {i}": value for i, value in enumerate(args)} | kwargs
+    _check_meta(f"{op}.out", **{k: value for k, value in given.items() if isinstance(value, torch.Tensor)})

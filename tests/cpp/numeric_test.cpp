@@ -136,6 +136,44 @@ TEST(Numeric, EveryE2m1Code) {
   }
 }
 
+// Codes 0 .. last in order of their magnitudes: all numbers and their ties.
+void expect_codes(uint8_t (*encode)(float), double (*decode)(uint8_t), uint8_t last, uint8_t sign) {
+  const float most = static_cast<float>(decode(last));
+  for (uint8_t code = 0; code <= last; ++code) {
+    const float value = static_cast<float>(decode(code));
+    EXPECT_EQ(encode(value), code);
+    EXPECT_EQ(encode(-value), code | sign);
+    if (code == last) continue;
+    const uint8_t next = static_cast<uint8_t>(code + 1);
+    const float tie = static_cast<float>((decode(code) + decode(next)) / 2);
+    EXPECT_EQ(encode(tie), code % 2 == 0 ? code : next) << tie;
+    EXPECT_EQ(encode(-tie), (code % 2 == 0 ? code : next) | sign) << tie;
+    EXPECT_EQ(encode(std::nextafter(tie, 0.0f)), code) << tie;
+    EXPECT_EQ(encode(std::nextafter(tie, INFINITY)), next) << tie;
+  }
+  for (float value : {std::nextafter(most, INFINITY), 2 * most, 3e38f, INFINITY}) {
+    EXPECT_EQ(encode(value), last) << value;
+    EXPECT_EQ(encode(-value), last | sign) << value;
+  }
+  for (float value : {1e-40f, 0x1p-149f, 1e-30f}) {
+    EXPECT_EQ(encode(value), 0);
+    EXPECT_EQ(encode(-value), sign);
+  }
+  EXPECT_EQ(encode(float_from_bits(0x7FC00000u)), 0);
+  EXPECT_EQ(encode(float_from_bits(0xFFC00001u)), sign);
+  EXPECT_EQ(encode(float_from_bits(0x7F800001u)), 0);
+}
+
+TEST(Numeric, NumbersAndTiesToE4m3) {
+  expect_codes([](float value) { return float_to_e4m3(value); },
+               [](uint8_t code) { return reference::e4m3(code); }, 0x7E, 0x80);
+}
+
+TEST(Numeric, NumbersAndTiesToE2m1) {
+  expect_codes([](float value) { return float_to_e2m1(value); },
+               [](uint8_t code) { return reference::e2m1(code); }, 7, 8);
+}
+
 TEST(Numeric, SelectTakesWholeWords) {
   EXPECT_EQ(select(true, 0xFFFFFFFFu, 0u), 0xFFFFFFFFu);
   EXPECT_EQ(select(false, 0xFFFFFFFFu, 0x12345678u), 0x12345678u);

@@ -116,6 +116,47 @@ def slots(weight: torch.Tensor, scale: torch.Tensor | None, format: str) -> torc
     return result
 
 
+def nearest_e2m1(values: torch.Tensor) -> torch.Tensor:
+    """Codes of the nearest magnitudes, the even one of two; beyond 6 the last; NaN as zero of its sign."""
+    size = values.abs().nan_to_num(nan=0.0, posinf=6.0)
+    codes = torch.zeros_like(values, dtype=torch.uint8)
+    for code in range(7):
+        tie = (E2M1[code] + E2M1[code + 1]) / 2  # belongs to the even code
+        codes += (size > tie) | ((size == tie) & (code % 2 == 1))
+    return codes | torch.signbit(values).byte() << 3
+
+
+def nearest_e4m3(values: torch.Tensor) -> torch.Tensor:
+    known = torch.where(values.isnan(), torch.zeros_like(values).copysign(values), values)
+    return known.clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+
+
+def encode(
+    rows: torch.Tensor, global_scale: torch.Tensor | None, format: str, scale_dtype: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and scale of rows [n, head_dim] by eager torch, step by step."""
+    values = rows.float()
+    nothing = values.new_empty((len(rows), 0))
+    if format in TORCH_DTYPES:
+        most = torch.finfo(TORCH_DTYPES[format]).max
+        known = torch.where(values.isnan(), torch.zeros_like(values).copysign(values), values)
+        return known.clamp(-most, most).to(TORCH_DTYPES[format]), nothing
+    finite = torch.where(values.isfinite(), values, 0.0).abs()
+    if format == "fp8":
+        assert global_scale is not None
+        return nearest_e4m3(values * (1 / global_scale)), nothing
+    if format == "fp8-rowwise":
+        amax = finite.amax(dim=1, keepdim=True)
+        scale = torch.where(amax > 0, (amax / 448).clamp_min(2.0**-117), 1.0).to(TORCH_DTYPES[scale_dtype])
+        return nearest_e4m3(values * (1 / scale.float())), scale
+    assert global_scale is not None
+    amax = finite.unflatten(1, (-1, 16)).amax(dim=2)
+    scale = (amax * (1 / (6 * global_scale))).clamp(2.0**-9, 448.0).to(torch.float8_e4m3fn)
+    factor = (1 / (scale.float() * global_scale)).repeat_interleave(16, dim=1)
+    codes = nearest_e2m1(values * factor)
+    return codes[:, 0::2] | codes[:, 1::2] << 4, scale
+
+
 def assert_same(got: torch.Tensor, expected: torch.Tensor) -> None:
     """Same shape, dtype and bits; a NaN is as good as another."""
     assert got.shape == expected.shape

@@ -55,13 +55,11 @@ class RowRead:
         return f"{self.source.file}: {self.name}"
 
 
-class Hands:
-    """What one reading thread holds: open files and a block of memory."""
+class OpenFiles:
+    """The files that one reading thread has open, a few at most."""
 
-    def __init__(self, sink: RowSink) -> None:
-        self.sink = sink
+    def __init__(self) -> None:
         self._files: dict[Path, open_checked] = {}
-        self._memory: torch.Tensor | None = None
 
     def place(self, read: RowRead, row: int) -> tuple[int, int]:
         """Return descriptor and byte offset of a global row."""
@@ -71,17 +69,26 @@ class Hands:
             self._files.pop(next(iter(self._files))).close()
         return file.fileno(), read.source.offset + (row - read.first_row) * read.row_bytes
 
-    def scratch(self, nbytes: int) -> torch.Tensor:
-        """Return uint8 ``[nbytes]`` of the kind that the sink likes, the same memory each time."""
-        if self._memory is None or self._memory.numel() < nbytes:
-            self._memory = self.sink.scratch(nbytes)
-        return self._memory[:nbytes]
-
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+class Hands(OpenFiles):
+    """What one reading thread holds: open files and a block of memory."""
+
+    def __init__(self, sink: RowSink) -> None:
+        super().__init__()
+        self.sink = sink
+        self._memory: torch.Tensor | None = None
+
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Return uint8 ``[nbytes]`` of the kind that the sink likes, the same memory each time."""
+        if self._memory is None or self._memory.numel() < nbytes:
+            self._memory = self.sink.scratch(nbytes)
+        return self._memory[:nbytes]
 
 
 class Block(Protocol):

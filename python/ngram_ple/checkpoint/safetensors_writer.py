@@ -19,6 +19,9 @@ from ngram_ple.checkpoint.files import INDEX_FILE
 from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
 from ngram_ple.errors import CheckpointError
 
+PART = ".part"
+"""How the name of a file that is being written ends; it begins with a dot."""
+
 _BLOCK_BYTES = 8 << 20
 
 
@@ -88,17 +91,37 @@ def write_folder(
         for tensor in group:
             if weight_map.setdefault(tensor.name, path.name) != path.name:
                 raise CheckpointError(f"{tensor.name} must be written once, got it twice")
-    index = {"metadata": {"total_size": sum(tensor.nbytes for tensor in tensors)}, "weight_map": weight_map}
-    for name, content in (("config.json", config), (INDEX_FILE, index)):
-        _by_rename(target / name, [json.dumps(content, indent=2).encode() + b"\n"])
-        written.append(target / name)
-    return written
+    total_size = sum(tensor.nbytes for tensor in tensors)
+    return [*written, *write_config_and_index(target, config, weight_map, total_size)]
+
+
+def write_config_and_index(
+    folder: Path, config: Mapping[str, Any], weight_map: Mapping[str, str], total_size: int
+) -> list[Path]:
+    """Write config.json, then the index: the files that make a folder of tensors a checkpoint."""
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    contents = {folder / "config.json": config, folder / INDEX_FILE: index}
+    for path, content in contents.items():
+        write_json(path, content)
+    return list(contents)
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Write a JSON object, whole or not at all; `durable` as in `write_safetensors`."""
+    _by_rename(path, [json.dumps(content, indent=2).encode() + b"\n"], durable)
 
 
 def write_safetensors(
-    path: Path, tensors: Sequence[TensorToWrite], progress: Callable[[int], object] | None = None
+    path: Path,
+    tensors: Sequence[TensorToWrite],
+    progress: Callable[[int], object] | None = None,
+    *,
+    durable: bool = False,
 ) -> None:
-    """Write one safetensors file; parameters and errors as those of `write_folder`."""
+    """Write one safetensors file; parameters and errors as those of `write_folder`.
+
+    With `durable` its bytes are on the disk before it gets its name.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
@@ -107,7 +130,7 @@ def write_safetensors(
         end = offset + tensor.nbytes
         header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end]}
         offset = end
-    _by_rename(path, _file_blocks(header, tensors, progress))
+    _by_rename(path, _file_blocks(header, tensors, progress), durable)
 
 
 def _grouped(tensors: Sequence[TensorToWrite], max_file_bytes: int) -> list[list[TensorToWrite]]:
@@ -150,12 +173,15 @@ def _tensor_blocks(tensor: TensorToWrite) -> Iterator[memoryview]:
         yield block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _by_rename(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _by_rename(path: Path, blocks: Iterable[bytes | memoryview], durable: bool = False) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with part.open("wb") as file:
             for block in blocks:
                 file.write(block)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

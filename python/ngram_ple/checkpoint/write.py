@@ -23,7 +23,8 @@ from ngram_ple.errors import CheckpointError
 Rows: TypeAlias = torch.Tensor | Callable[[int, int], torch.Tensor]
 """A tensor ``[padded_rows, width]``, or a callable ``(first, last)`` that returns its rows [first, last)."""
 
-_CONFIG_DTYPES = {"fp8": "float8_e4m3fn", "fp8-rowwise": "float8_e4m3fn", "nvfp4": "nvfp4"}
+CONFIG_DTYPES = {"fp8": "float8_e4m3fn", "fp8-rowwise": "float8_e4m3fn", "nvfp4": "nvfp4"}
+"""``ple_embedding_dtype`` of the quantized formats."""
 
 
 def write_checkpoint(
@@ -102,8 +103,8 @@ def stored_config(
     for section in (stored, text):
         section.pop("quantization_config", None)
         section.pop("ple_embedding_dtype", None)
-    if format in _CONFIG_DTYPES:
-        text["ple_embedding_dtype"] = _CONFIG_DTYPES[format]
+    if format in CONFIG_DTYPES:
+        text["ple_embedding_dtype"] = CONFIG_DTYPES[format]
     text["split_ngram_parts"] = config.split_ngram_parts
     return stored
 
@@ -122,7 +123,7 @@ def table_tensors(
     """Return the tensors of one table for `write_folder`; the parameters are those of `write_checkpoint`."""
     layout = table_layout(format, config.head_dim)
     if prefix is None:
-        prefix = f"model.language_model.layers.{config.decoder_layer}.ple.ple_embedding."
+        prefix = default_prefix(config)
     tensors = []
     for name, values in (buffers or {}).items():
         if name not in names.BUFFERS:
@@ -150,6 +151,11 @@ def table_tensors(
         name = names.shard_name(None, layout.global_scale.name)
         tensors.append(_small(f"{prefix}{name}", scale.detach().reshape(1).cpu()))
     return tensors
+
+
+def default_prefix(config: NGramConfig) -> str:
+    """Where published models have the configured layer's table."""
+    return f"model.language_model.layers.{config.decoder_layer}.ple.ple_embedding."
 
 
 def _small(name: str, tensor: torch.Tensor) -> TensorToWrite:

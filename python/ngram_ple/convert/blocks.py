@@ -1,0 +1,215 @@
+"""Blocks of rows on worker threads: the largest magnitude of a table, and its rows encoded in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from ngram_ple import _core, ops
+from ngram_ple.checkpoint.layout import table_layout
+from ngram_ple.checkpoint.read import WEIGHT_BLOCK_BYTES, OpenFiles
+from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
+from ngram_ple.convert.head_errors import HeadErrors, head_segments
+from ngram_ple.convert.source import PLAIN, SourceTable
+from ngram_ple.errors import CheckpointError
+from ngram_ple.hash_plan import HashPlan
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class Workers:
+    """A pool of threads, each with its own open files, that hands results out in order."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ngram_ple-convert")
+        self._ahead = threads + 2  # blocks that may be under way or done: bounds the memory
+        self._local = threading.local()
+        self._opened: list[OpenFiles] = []
+
+    def each(self, work: Callable[[OpenFiles, _Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Yield work(files, item) of each item, in order."""
+        waiting: deque[Future[_Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(self._pool.submit(lambda one: work(self._files(), one), item))
+                if len(waiting) > self._ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads, which finish the blocks they are at, and close their files."""
+        self._pool.shutdown(cancel_futures=True)
+        for files in self._opened:
+            files.close()
+
+    def _files(self) -> OpenFiles:
+        if not hasattr(self._local, "files"):
+            self._local.files = OpenFiles()
+            self._opened.append(self._local.files)
+        files: OpenFiles = self._local.files
+        return files
+
+
+def block_rows(source: SourceTable) -> int:
+    """Rows of a block."""
+    return max(1, WEIGHT_BLOCK_BYTES // source.row_bytes)
+
+
+def row_ranges(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cut [first, last) into ranges of `step` rows."""
+    for row in range(first, last, step):
+        yield row, min(last, row + step)
+
+
+def find_amax(
+    source: SourceTable,
+    plan: HashPlan,
+    workers: Workers,
+    saturate: bool,
+    progress: Callable[[int], object],
+) -> float:
+    """Return the largest finite magnitude of the rows that heads address.
+
+    Raises
+    ------
+    CheckpointError
+        A NaN or an infinity, unless `saturate`; the row is named.
+    """
+
+    def work(files: OpenFiles, rows: tuple[int, int]) -> tuple[float, int]:
+        values = source.values(files, *rows)
+        most = 0.0
+        for _, begin, end in head_segments(plan, *rows):
+            part = values[begin - rows[0] : end - rows[0]]
+            found = _largest(source, part, finite_only=saturate)
+            if found == float("inf") or found != found:
+                raise CheckpointError(_not_finite(begin + _first_bad(part)))
+            most = max(most, found)
+        return most, (rows[1] - rows[0]) * source.row_bytes
+
+    amax = 0.0
+    ranges = row_ranges(0, source.padded_rows, block_rows(source))
+    for most, nbytes in workers.each(work, ranges):
+        amax = max(amax, most)
+        progress(nbytes)
+    return amax
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """Rows [first, last) as the target stores them, and what that changed, by head."""
+
+    first: int
+    last: int
+    weight: torch.Tensor
+    scale: torch.Tensor | None
+    errors: dict[int, HeadErrors]
+
+
+@dataclass(frozen=True)
+class BlockEncoder:
+    """Encodes blocks of one table.
+
+    Attributes
+    ----------
+    source, plan
+    format : str
+        The target's.
+    global_scale : float
+        1 where the target has none.
+    scale_is_bf16 : bool
+        Of fp8-rowwise scales.
+    saturate : bool
+        Take NaN and infinities.
+    copies : bool
+        The source stores these very bytes: they are taken as they are.
+    """
+
+    source: SourceTable
+    plan: HashPlan
+    format: str
+    global_scale: float
+    scale_is_bf16: bool
+    saturate: bool
+    copies: bool
+
+    @property
+    def leaf_dtypes(self) -> dict[str, str]:
+        """Safetensors codes of the leaves that are written."""
+        dtypes = {leaf.name: leaf.dtypes[0] for leaf in table_layout(self.format, self.source.head_dim).rows}
+        if self.format == "fp8-rowwise":
+            dtypes["weight_scale"] = "BF16" if self.scale_is_bf16 else "F32"
+            if self.copies:
+                dtypes["weight_scale"] = self.source.scale_dtype
+        return dtypes
+
+    def __call__(self, files: OpenFiles, rows: tuple[int, int]) -> EncodedBlock:
+        """Read, encode and compare rows [first, last)."""
+        first, last = rows
+        if self.copies:
+            weight, scale = self.source.stored(files, first, last)
+            errors = {
+                head: HeadErrors(count=(end - begin) * self.source.head_dim)
+                for head, begin, end in head_segments(self.plan, first, last)
+            }
+            return EncodedBlock(first, last, weight, scale, errors)
+        values = self.source.values(files, first, last)
+        leaves = {
+            leaf.name: torch.empty(
+                (last - first, leaf.width), dtype=TORCH_DTYPES[self.leaf_dtypes[leaf.name]]
+            )
+            for leaf in table_layout(self.format, self.source.head_dim).rows
+        }
+        weight, scale = leaves["weight"], leaves.get("weight_scale")
+        _core.encode_rows(*self._arguments(values, weight, scale, 0, last - first))
+        errors = {}
+        for head, begin, end in head_segments(self.plan, first, last):
+            sums = _core.encode_error(*self._arguments(values, weight, scale, begin - first, end - first))
+            if sums.not_finite and not self.saturate:
+                raise CheckpointError(_not_finite(begin + sums.first_not_finite))
+            errors[head] = HeadErrors()
+            errors[head].add_native(sums, (end - begin) * self.source.head_dim)
+        return EncodedBlock(first, last, weight, scale, errors)
+
+    def _arguments(
+        self, values: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, begin: int, end: int
+    ) -> tuple[str, str, int, float, bool, int, int, int, int]:
+        return (
+            self.source.values_format,
+            self.format,
+            self.source.head_dim,
+            self.global_scale,
+            self.scale_is_bf16,
+            end - begin,
+            values[begin:].data_ptr(),
+            weight[begin:].data_ptr(),
+            0 if scale is None else scale[begin:].data_ptr(),
+        )
+
+
+def copies_bytes(source: SourceTable, format: str) -> bool:
+    """Whether a quantized source already is in the target's format."""
+    return source.format == format and format not in PLAIN
+
+
+def _largest(source: SourceTable, values: torch.Tensor, finite_only: bool) -> float:
+    return _core.largest_magnitude(source.values_format, values.numel(), values.data_ptr(), finite_only)
+
+
+def _first_bad(values: torch.Tensor) -> int:
+    return int((~ops.row_amax(values).isfinite()).nonzero()[0, 0])
+
+
+def _not_finite(row: int) -> str:
+    return f"row {row} has a NaN or an infinity: expected finite values (--saturate takes them)"

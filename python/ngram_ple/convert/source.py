@@ -1,0 +1,113 @@
+"""A stored table's rows by range, as numbers or as they are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ngram_ple import ops
+from ngram_ple.checkpoint import names
+from ngram_ple.checkpoint.coverage import Coverage
+from ngram_ple.checkpoint.loader import small_tensor
+from ngram_ple.checkpoint.open import StoredTable
+from ngram_ple.checkpoint.read import OpenFiles, RowRead
+from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES, pread_into
+from ngram_ple.checkpoint.scales import GlobalScales
+
+PLAIN = ("bf16", "fp16", "fp32")
+
+
+class SourceTable:
+    """The rows of a table that a checkpoint covers wholly.
+
+    Parameters
+    ----------
+    stored : StoredTable
+    padded_rows : int
+
+    Attributes
+    ----------
+    format : str
+    values_format : str
+        What `values` returns: the table's own format where that is plain, else fp32.
+    row_bytes : int
+        Bytes that are read for a row, its scales included.
+    scale_dtype : str
+        Safetensors code of the scales of rows, "" without any.
+    global_scale : torch.Tensor or None
+        As stored, inverted where it was stored so.
+
+    Raises
+    ------
+    CheckpointError
+        What `StoredTable.check` raises, a global scale that is not finite.
+    """
+
+    def __init__(self, stored: StoredTable, padded_rows: int) -> None:
+        config = stored.config
+        self.format = stored.format
+        self.head_dim = config.head_dim
+        self.padded_rows = padded_rows
+        self.values_format = stored.format if stored.format in PLAIN else "fp32"
+        self.global_scale: torch.Tensor | None = None
+        self._reads: dict[str, list[RowRead]] = {"weight": [], "weight_scale": []}
+        coverage = Coverage(
+            stored.format, config.head_dim, padded_rows, config.split_ngram_parts, prefix=stored.prefix
+        )
+        scales = GlobalScales()
+        for name, tensor in stored.tensors.items():
+            part = coverage.accept(name, tensor.dtype, tensor.shape, str(tensor.file))
+            if part is None or part.kind == "buffer":
+                continue
+            full = f"{stored.prefix}{name}"
+            if part.kind == "rows":
+                self._reads[part.leaf].append(RowRead(tensor, part.leaf, part.first_row, full))
+                continue
+            value = small_tensor(tensor)
+            scales.take(value, part.reciprocal, full)
+            assert scales.value is not None
+            self.global_scale = torch.tensor([scales.value])
+            if not part.reciprocal:
+                self.global_scale = self.global_scale.to(value.dtype)  # as it was: exact
+        coverage.prove()
+        for reads in self._reads.values():
+            reads.sort(key=lambda read: read.first_row)
+        found = [reads[0] for reads in self._reads.values() if reads]
+        self.row_bytes = sum(read.row_bytes for read in found)
+        scale_reads = self._reads["weight_scale"]
+        self.scale_dtype = scale_reads[0].source.dtype if scale_reads else ""
+
+    def values(self, files: OpenFiles, first: int, last: int) -> torch.Tensor:
+        """Return rows [first, last) as numbers: `values_format` ``[n, head_dim]``."""
+        weight, scale = self.stored(files, first, last)
+        if self.format in PLAIN:
+            return weight
+        whole = None if self.global_scale is None else self.global_scale.float()
+        return ops.decode(weight, scale, whole, format=self.format, out_dtype="fp32", head_dim=self.head_dim)
+
+    def stored(self, files: OpenFiles, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return rows [first, last) as they are stored, and the scales that belong to them."""
+        weight = self._leaf(files, "weight", first, last)
+        return weight, self._leaf(files, "weight_scale", first, last) if self.scale_dtype else None
+
+    def _leaf(self, files: OpenFiles, leaf: str, first: int, last: int) -> torch.Tensor:
+        reads = [read for read in self._reads[leaf] if read.first_row < last and read.end_row > first]
+        width, dtype = reads[0].source.shape[1], TORCH_DTYPES[reads[0].source.dtype]
+        block = torch.empty((last - first, width), dtype=dtype)
+        view = block.view(torch.uint8).numpy().reshape(-1).data.cast("B")
+        for read in reads:
+            row, end = max(first, read.first_row), min(last, read.end_row)
+            fd, offset = files.place(read, row)
+            begin = (row - first) * read.row_bytes
+            pread_into(fd, view[begin : begin + (end - row) * read.row_bytes], offset, read.source.file)
+        return block
+
+
+def table_files(stored: StoredTable) -> set[Path]:
+    """Return the files that hold the table's tensors, buffers included."""
+    return {
+        tensor.file
+        for name, tensor in stored.tensors.items()
+        if name in names.BUFFERS or names.parse_table_tensor(name) is not None
+    }

@@ -1,0 +1,393 @@
+"""convert where something goes wrong: kills, full disks, sources that change, folders that are taken."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import make_source, small_config
+from ngram_ple import HashPlan
+from ngram_ple.checkpoint import safetensors_writer
+from ngram_ple.cli import main
+from ngram_ple.convert import convert_checkpoint, record, run
+from ngram_ple.errors import CheckpointError
+
+CONFIG = small_config(ngram_vocab_size_base=3000, ple_embed_dim=4 * 64, split_ngram_parts=40)
+ROWS = HashPlan.from_config(CONFIG).padded_rows
+FILE_BYTES = 40_000  # of a few shards
+RECORD = record.RECORD
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    table = make_source("bf16", ROWS, 64)
+    return table.write(tmp_path_factory.mktemp("source"), CONFIG, max_file_bytes=200_000)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("expected")
+    convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES)
+    assert len(list(out.glob("*.safetensors"))) > 10
+    return contents(out)
+
+
+SCRIPT = """
+import sys
+from ngram_ple.convert import convert_checkpoint
+done = convert_checkpoint(sys.argv[1], sys.argv[2], "nvfp4", max_file_bytes=int(sys.argv[3]))
+print(done.errors[0][0].squared_error)
+"""
+
+# Many moments in one process: children of a process that has loaded everything, killed at random.
+KILLS = """
+import os, random, signal, sys, time
+from pathlib import Path
+from ngram_ple.convert import convert_checkpoint
+source, out, kills, file_bytes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+
+def convert():
+    return convert_checkpoint(source, out, "nvfp4", max_file_bytes=file_bytes, threads=1)
+
+rng = random.Random(int(sys.argv[5]))
+began = time.monotonic()
+convert_checkpoint(source, out.with_name("timed"), "nvfp4", max_file_bytes=file_bytes, threads=1)
+longest = time.monotonic() - began
+killed = finished = 0
+while killed < kills:
+    child = os.fork()
+    if child == 0:
+        try:
+            convert()
+        except BaseException as error:
+            print("child:", error, flush=True)
+            os._exit(1)
+        os._exit(0)
+    time.sleep(rng.uniform(0, 1.0 if rng.random() < 0.2 else 0.4) * longest)
+    os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0, status
+    if os.WIFSIGNALED(status):
+        killed += 1
+    has_index = (out / "model.safetensors.index.json").exists()
+    if has_index and not (out / ".ngram-ple-convert.json").exists():  # called complete: it must be
+        names = sorted(entry.name for entry in out.iterdir())
+        wanted = sorted(entry.name for entry in out.with_name("timed").iterdir())
+        assert names == wanted, names
+        for name in wanted:
+            assert (out / name).read_bytes() == (out.with_name("timed") / name).read_bytes(), name
+            (out / name).unlink()
+        finished += 1
+    elif has_index:
+        assert (out / "config.json").exists()
+if any(out.iterdir()):
+    print(convert().errors[0][0].squared_error, killed, finished)
+else:
+    print(convert().errors[0][0].squared_error, killed, finished)
+"""
+
+
+def test_killed_fifty_times(source: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """Each time the next one goes on; what is called complete is, to the byte."""
+    out = tmp_path / "out"
+    out.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(source), str(out), "50", str(FILE_BYTES), "7"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert contents(out) == expected
+    error, killed, _ = done.stdout.split()
+    assert int(killed) == 50
+    whole = convert_checkpoint(source, tmp_path / "whole", "nvfp4", max_file_bytes=FILE_BYTES)
+    assert float(error) == whole.errors[0][0].squared_error  # sums of the files that others wrote are kept
+
+
+def test_ctrl_c_and_going_on(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that is done is done again, the first pass neither."""
+    written: list[str] = []
+    write = safetensors_writer.write_safetensors
+
+    def stopping(path: Path, *rest: object, **more: object) -> None:
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(path, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "write_safetensors", stopping)
+    out = tmp_path / "out"
+    read: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES, begun=read.append)
+    assert len(list(out.glob("*.safetensors"))) == 4
+    assert not (out / "config.json").exists()
+    monkeypatch.setattr(run, "find_amax", None)  # the record has it
+    monkeypatch.setattr(
+        run, "write_safetensors", lambda path, *a, **k: (written.append(path.name), write(path, *a, **k))
+    )
+    convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES, begun=read.append)
+    assert (
+        len(written) == len(set(written)) == len([name for name in expected if name.endswith(".safetensors")])
+    )
+    assert contents(out) == expected
+    assert read[1] < read[0] / 2
+
+
+def interrupted(source: Path, out: Path, files: int = 3) -> None:
+    """Leave a conversion unfinished."""
+    done: list[int] = []
+
+    def stop(nbytes: int) -> None:
+        if (out / RECORD).exists() and len(json.loads((out / RECORD).read_text())["files"]) >= files:
+            done.append(nbytes)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES, progress=stop)
+
+
+def test_files_that_are_not_as_they_were_are_done_again(
+    source: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    interrupted(source, out)
+    names = sorted(path.name for path in out.glob("*.safetensors"))
+    (out / names[0]).write_bytes(b"half")
+    (out / names[1]).unlink()
+    (out / f".{names[2]}.4711.part").write_bytes(b"what a killed process was writing")
+    convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES)
+    assert contents(out) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"to": "fp8"}, "with to nvfp4, not fp8"),
+        ({"shards": 3}, "with shards 40, not 3"),
+        ({"saturate": True}, "with saturate False, not True"),
+        ({"scale_dtype": "fp32"}, "with scale_dtype bf16, not fp32"),
+    ],
+)
+def test_other_options(options: dict[str, object], said: str, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    interrupted(source, out)
+    before = contents(out)
+    given = {"to": "nvfp4", "max_file_bytes": FILE_BYTES, **options}
+    with pytest.raises(CheckpointError, match=said):
+        convert_checkpoint(source, out, **given)  # type: ignore[arg-type]
+    assert contents(out) == before
+
+
+def test_another_source(source: Path, tmp_path: Path) -> None:
+    """One that has changed since, or of another table in the same files."""
+    copy = shutil.copytree(source, tmp_path / "copy")
+    out = tmp_path / "out"
+    interrupted(copy, out)
+    before = contents(out)
+    file = sorted(copy.glob("*.safetensors"))[1]
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(CheckpointError, match=f"{file.name} of the source has changed since it began"):
+        convert_checkpoint(copy, out, "nvfp4", max_file_bytes=FILE_BYTES)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("when", ["first pass", "rows"])
+@pytest.mark.parametrize("change", ["content", "gone"])
+def test_a_source_that_changes_meanwhile(change: str, when: str, source: Path, tmp_path: Path) -> None:
+    """It is never called complete; with the source back as it was, or at another place, all is well."""
+    copy = shutil.copytree(source, tmp_path / "copy")
+    out = tmp_path / "out"
+    file = sorted(copy.glob("*.safetensors"))[-1]
+    calls: list[int] = []
+
+    def spoil(nbytes: int) -> None:
+        calls.append(nbytes)
+        in_rows = bool(list(out.glob("*.safetensors")))
+        if file.exists() and file.stat().st_mtime_ns != 1 and in_rows == (when == "rows"):
+            if change == "gone":
+                file.unlink()
+            else:
+                with file.open("r+b") as opened:
+                    opened.seek(-100, os.SEEK_END)
+                    opened.write(bytes(100))
+                os.utime(file, ns=(1, 1))
+
+    with pytest.raises((CheckpointError, OSError)) as error:
+        convert_checkpoint(copy, out, "nvfp4", max_file_bytes=FILE_BYTES, progress=spoil, threads=1)
+    assert file.name in str(error.value)
+    assert not (out / "config.json").exists()
+    assert not (out / "model.safetensors.index.json").exists()
+    assert (out / RECORD).exists()
+    with pytest.raises((CheckpointError, OSError)):
+        convert_checkpoint(copy, out, "nvfp4", max_file_bytes=FILE_BYTES)
+
+
+def test_a_full_disk(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that cannot grow ends the command with a sentence, and the next call goes on."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    heard = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    out = tmp_path / "out"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES // 2, limits[1]))
+    try:
+        assert main(["convert", str(source), str(out), "--to", "nvfp4"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, heard)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "File too large" in said
+    assert {entry.name for entry in out.iterdir()} == {RECORD}
+    assert main(["convert", str(source), str(out), "--to", "nvfp4"]) == 0
+    assert RECORD not in contents(out)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_no_space_left(
+    call: str, source: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the system tells only when the bytes go to the disk."""
+    out = tmp_path / "out"
+    count = iter(range(100))
+    usual = getattr(os, call)
+
+    def full(fd: int, *rest: object) -> object:
+        if next(count) == 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return usual(fd, *rest)
+
+    if call == "write":
+        blocks = safetensors_writer._file_blocks
+
+        def short(*arguments: object) -> object:
+            for number, block in enumerate(blocks(*arguments)):  # type: ignore[arg-type]
+                if number == 2 and len(list(out.glob("*.safetensors"))) == 5:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                yield block
+
+        monkeypatch.setattr(safetensors_writer, "_file_blocks", short)
+    else:
+        monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES)
+    assert not (out / "config.json").exists()
+    assert not list(out.glob(".*.part"))
+    monkeypatch.undo()
+    convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES)
+    assert contents(out) == expected
+
+
+def test_too_little_room_is_told_first(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match="GiB more, but its disk has"):
+        convert_checkpoint(source, tmp_path / "a" / "out", "nvfp4")
+    assert not (tmp_path / "a").exists()
+
+
+def test_another_file_system(source: Path, expected: dict[str, bytes]) -> None:
+    """Files are renamed inside the destination alone."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK) or shared.stat().st_dev == source.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    out = shared / f"ngram_ple-test-{os.getpid()}"
+    try:
+        convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES)
+        assert contents(out) == expected
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def test_what_it_does_not_write_to(source: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    finished = tmp_path / "finished"
+    convert_checkpoint(source, finished, "nvfp4", max_file_bytes=FILE_BYTES)
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "notes").write_text("mine")
+    file = tmp_path / "file"
+    file.write_text("mine")
+    (tmp_path / "link").symlink_to(source)
+    for out, said in (
+        (finished, "expected a new or empty folder"),
+        (taken, "expected a new or empty folder"),
+        (file, "must be a folder"),
+        (source, "must lie apart from the source"),
+        (source / "below", "must lie apart from the source"),
+        (source.parent, "must lie apart from the source"),
+        (tmp_path / "link" / "below", "must lie apart from the source"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            convert_checkpoint(source, out, "nvfp4")
+    assert contents(finished) == expected
+    assert contents(taken) == {"notes": b"mine"}
+    assert not (source / "below").exists()
+
+
+def test_two_at_once(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with record.locked(out), pytest.raises(CheckpointError, match="another conversion is writing there"):
+        convert_checkpoint(source, out, "nvfp4")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"version": 1}', '{"version": 2, "options": {}}', "\x00"]
+)
+def test_a_record_that_is_none(content: str, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / RECORD).write_text(content)
+    with pytest.raises(CheckpointError, match="remove the folder and begin anew"):
+        convert_checkpoint(source, out, "nvfp4")
+
+
+MEMORY = """
+import sys, torch
+from ngram_ple.convert import convert_checkpoint
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+torch.zeros(1 << 20).isfinite().all()
+before = peak()
+convert_checkpoint(sys.argv[1], sys.argv[2], sys.argv[3], threads=2)
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("to", ["nvfp4", "fp8-rowwise"])
+def test_memory(to: str, tmp_path: Path) -> None:
+    """Less than four shards, and no more for larger ones."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs Linux's VmHWM")
+    config = small_config(ngram_vocab_size_base=160_000, ple_embed_dim=4 * 160, split_ngram_parts=8)
+    rows = HashPlan.from_config(config).padded_rows
+    block = torch.randn(5000, 160).bfloat16()
+    table = make_source("bf16", 1, 160)
+    table.weight = block.repeat(-(-rows // 5000), 1)[:rows]
+    read = table.write(tmp_path / "source", config, max_file_bytes=64 << 20)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(read), str(tmp_path / "out"), to],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    shard = rows // 8 * 320
+    assert shard > 24 << 20
+    assert int(done.stdout) < min(4 * shard, 64 << 20), f"{int(done.stdout) >> 20} MiB"
