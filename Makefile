@@ -3,6 +3,7 @@
 #   make test      every test: C++ (ctest) and Python (pytest)
 #   make lint      formatting, lint and types, the same as CI
 #   make sanitize  the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make docs      the documentation site, into build/docs
 #   make fuzz      the checkpoint reader under a coverage-guided fuzzer (100 000 inputs)
 #   make bench     the CPU kernels against their baselines (a table of 4 GiB)
 #   make gpu-test  every test on a machine with a GPU, with its own Python: see tests/gpu_test
@@ -29,7 +30,7 @@ SETTINGS := build/settings
 TORCH_SETTINGS := $(CURDIR) $(TORCH_SPEC)
 BUILD_SETTINGS := $(CURDIR) $(CMAKE_ARGS) $(NGRAM_PLE_BACKEND) $(NGRAM_PLE_CUDA_ARCHS) $(CXX) $(CXXFLAGS) $(LDFLAGS)
 
-.PHONY: FORCE demo test lint sanitize fuzz bench gpu-test gpu-bench clean system
+.PHONY: FORCE demo test lint sanitize docs fuzz bench gpu-test gpu-bench clean system
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/native $(VENV)/extra-demo
@@ -46,6 +47,9 @@ lint: $(VENV)/extra-dev
 sanitize: $(VENV)/base build/sanitize/CMakeCache.txt
 	$(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+docs: $(VENV)/native $(VENV)/extra-docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/docs
 
 fuzz: $(VENV)/native $(VENV)/extra-fuzz
 	$(BIN)/python tests/fuzz/run.py

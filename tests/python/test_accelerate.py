@@ -61,9 +61,9 @@ def device_of(placement: str) -> torch.device:
     return torch.device("cpu" if placement == "cpu" else "cuda")
 
 
-def tiny_model(dtype: torch.dtype, device: torch.device) -> Any:
+def tiny_model(dtype: torch.dtype, device: torch.device, **changes: Any) -> Any:
     torch.manual_seed(0)
-    model = modeling.Qwen4ExpForCausalLM(configuration.Qwen4ExpTextConfig(**CONFIG))
+    model = modeling.Qwen4ExpForCausalLM(configuration.Qwen4ExpTextConfig(**{**CONFIG, **changes}))
     for name, parameter in model.named_parameters():  # large enough to matter, no zero convolution
         if "ngram_embedding" in name or "conv1d" in name:
             torch.nn.init.normal_(parameter)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cli_inputs import some_requests, write_text, write_tokenizer
 from modules import CONFIG, rows_of, tensors_of
 from ngram_ple import build_info
 from ngram_ple.cli import main
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,6 +39,11 @@ def blocks(page: Path, language: str) -> list[tuple[bool, str]]:
 
 def names_before(page: Path) -> dict[str, Any]:
     """What a page's program takes for granted."""
+    if page.name == "howto.md":
+        from test_accelerate import tiny_model
+
+        model = tiny_model(torch.bfloat16, torch.device("cpu"), ple_layer_ids=[2])
+        return {"model": model, "weights": stored_weights(Path("build/demo/checkpoint"))}
     if page.name != "host_memory.md":
         return {}
     return {
@@ -47,6 +54,14 @@ def names_before(page: Path) -> dict[str, Any]:
         "tensors": tensors_of(rows_of("fp8")).items(),
         "identity": f"documentation {os.getpid()}",
     }
+
+
+def stored_weights(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """The shards of a checkpoint, by names relative to the embedding's prefix."""
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            if ".ngram_embedding.shard_" in name:
+                yield name.rpartition(".ple_embedding.")[2], tensor
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +120,20 @@ def test_links(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def source_text() -> str:
+    """Everything that raises, with literals that go on in the next line made one."""
+    files = [*(ROOT / "python").rglob("*.py"), *(ROOT / "csrc" / "bindings").glob("*.cpp")]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return re.sub(r'"\s*\n\s*f?"', "", text)
+
+
+@pytest.mark.parametrize(
+    "message", re.findall(r"^## `(.*)`$", (ROOT / "docs/faq.md").read_text(encoding="utf-8"), re.MULTILINE)
+)
+def test_messages_of_the_faq_exist(message: str) -> None:
+    source = source_text()
+    for part in message.split("…"):
+        words = part.strip().strip("()`;:,").strip()
+        assert words in source, words
