@@ -28,12 +28,14 @@ from ngram_ple.formats import RowFormat, row_format
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.history import NGramHistory, padded_batch
 from ngram_ple.quantization import resolve_format
+from ngram_ple.stats import LookupStats
 
 __all__ = [
     "CheckpointError",
     "ConfigError",
     "ExchangeError",
     "HashPlan",
+    "LookupStats",
     "NGramConfig",
     "NGramEmbedding",
     "NGramHistory",

@@ -16,6 +16,7 @@ from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.loaded_module import LoadedModule
 from ngram_ple.prefetch import Prefetcher
+from ngram_ple.stats import LookupStats, Watch
 from ngram_ple.tables import NodeCopy, home_device, node_copy, parse_device
 
 
@@ -246,18 +247,17 @@ class NGramEmbedding(LoadedModule):
         if torch.compiler.is_compiling():
             return self._compiled_forward(batch, out)
         self._require_loaded()
-        if self._prefetcher is not None:
-            rows: torch.Tensor | None = self._prefetcher.finalize_if_started(input_ids.shape[0], out)
-            if rows is not None:
-                return rows
-        return self.table.embed(
-            (input_ids.contiguous(), query_start_loc.contiguous(), ngram_context),
-            self._buffers_in_order(),
-            self.config.eos_token_id,
-            self.config.heads_per_ngram,
-            self._out_dtype,
-            out,
-        )
+        if self._prefetcher is not None and self._prefetcher.started:
+            return self.finalize_prefetch(input_ids.shape[0], out)
+        with self._watch.batch("embed", input_ids.shape[0], lambda: self.compute_ngram_ids(*batch)):
+            return self.table.embed(
+                (input_ids.contiguous(), query_start_loc.contiguous(), ngram_context),
+                self._buffers_in_order(),
+                self.config.eos_token_id,
+                self.config.heads_per_ngram,
+                self._out_dtype,
+                out,
+            )
 
     def _compiled_forward(
         self, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], out: torch.Tensor | None
@@ -283,7 +283,8 @@ class NGramEmbedding(LoadedModule):
             torch.ops.ngram_ple.lookup_layer(ngram_ids, out, self._layer_name)
             return out
         self._require_loaded()
-        return self.table.lookup(ngram_ids.contiguous(), self._out_dtype, out)
+        with self._watch.batch("lookup", ngram_ids.shape[0], lambda: ngram_ids):
+            return self.table.lookup(ngram_ids.contiguous(), self._out_dtype, out)
 
     @property
     def supports_prefetch(self) -> bool:
@@ -317,8 +318,9 @@ class NGramEmbedding(LoadedModule):
                 )
                 return
             self._require_loaded()
-            inputs = (input_ids, query_start_loc, ngram_context)
-            self._prefetcher.start(input_ids.shape[0], lambda ids: self.compute_ngram_ids(*inputs, out=ids))
+            inputs, tokens = (input_ids, query_start_loc, ngram_context), input_ids.shape[0]
+            with self._watch.batch("start", tokens, lambda: self.compute_ngram_ids(*inputs)):
+                self._prefetcher.start(tokens, lambda ids: self.compute_ngram_ids(*inputs, out=ids))
 
     def finalize_prefetch(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wait, on the current stream, for the oldest batch that this thread started.
@@ -345,7 +347,8 @@ class NGramEmbedding(LoadedModule):
                 out = torch.empty(shape, dtype=self.dtype, device=self._ticket.device)
             torch.ops.ngram_ple.finalize_prefetch_layer(self._ticket, out, self._layer_name)
             return out
-        rows: torch.Tensor = self._prefetcher.finalize(total_tokens, out)
+        with self._watch.stage("wait"):
+            rows: torch.Tensor = self._prefetcher.finalize(total_tokens, out)
         return rows
 
     def drop_prefetch(self) -> None:
@@ -353,8 +356,27 @@ class NGramEmbedding(LoadedModule):
         if self._prefetcher is not None:
             self._prefetcher.drop()
 
+    # --- counters ------------------------------------------------------------------------------------
+
+    def stats(self) -> LookupStats:
+        """Return what was looked up since construction or `reset_stats`; in detail it waits for the GPU."""
+        return self._watch.stats()
+
+    def reset_stats(self) -> None:
+        """Begin to count at zero again."""
+        self._watch.reset()
+
+    def set_detailed_stats(self, detailed: bool) -> None:
+        """Count distinct rows, replays of graphs and times too, or no longer.
+
+        It costs: every batch is hashed once more and its ids are sorted, on the calling stream. Graphs count
+        their replays if they were captured meanwhile. Set it outside of captures.
+        """
+        self._watch.set_detailed(detailed)
+
     def _materialize(self, device: torch.device) -> None:
         super()._materialize(device)
+        self._watch = Watch(self.table, len(self._plan.head_sizes), device)
         self._prefetcher = None
         if self.placement == "pinned" and device.type != "meta":
             # What keeps the halves of a compiled prefetch in order, see `layer_ops`.

@@ -102,11 +102,6 @@ class Prefetcher:
             self.started.append(started)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def finalize_if_started(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor | None:
-        """`finalize` if this thread started anything, else None."""
-        return self.finalize(total_tokens, out) if self.started else None
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def finalize(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wait for the oldest prefetch on the current stream and return its rows, ``[T, H·head_dim]``.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ _log = logging.getLogger("ngram_ple")
 _TABLE_KEY = "ngram_embedding.slots"
 _SCALE_KEY = "ngram_embedding.global_scale"
 _Self = TypeVar("_Self", bound="TableModule")
+_forks = 0  # between the first process and this one
 
 
 class TableModule(torch.nn.Module):
@@ -65,6 +67,7 @@ class TableModule(torch.nn.Module):
         """Allocate table and hash buffers on `device`; nothing is loaded then."""
         self._loaded = False
         self._home = device
+        self._made_after = _forks
         self.table = self._make_table(device)
         for name, field in BUFFER_FIELDS.items():
             values = getattr(self._plan, field)
@@ -90,6 +93,11 @@ class TableModule(torch.nn.Module):
         return self.layer_multipliers, self.ngram_heads_vocab_sizes, self.ngram_heads_offsets
 
     def _require_loaded(self) -> None:
+        if self._made_after != _forks and self._home.type == "cuda":
+            raise NgramPleError(
+                "a forked child cannot use its parent's GPU: start worker processes by spawn, or before the "
+                "first use of a GPU, and construct the module in them"
+            )
         if not self._loaded:
             raise NgramPleError(
                 "the table is not loaded: use from_pretrained, or load_weights and finish_loading"
@@ -215,6 +223,14 @@ class TableModule(torch.nn.Module):
         fits = isinstance(scale, torch.Tensor) and scale.dtype == torch.float32 and list(scale.shape) == [1]
         if not fits or not bool(torch.isfinite(scale).all()):
             raise NgramPleError(f"{prefix}{_SCALE_KEY} must be a finite float32 [1], got {_described(scale)}")
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 def _described(value: Any) -> str:

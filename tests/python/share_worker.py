@@ -16,6 +16,7 @@ from typing import Any
 
 import ngram_ple.loaded_module
 import torch
+from modules import batch
 from ngram_ple import NGramEmbedding
 from ngram_ple.checkpoint import read_table
 from ngram_ple.tables import node_note
@@ -64,7 +65,8 @@ def hold(pipe: Connection, folder: str, options: dict[str, Any]) -> None:
     ngram_ple.loaded_module.read_table = slow_read
     torch.set_num_threads(1)
     try:
-        module = NGramEmbedding.from_pretrained(folder, placement="cpu", share="node", threads=1)
+        placement = options.get("placement", "cpu")
+        module = NGramEmbedding.from_pretrained(folder, placement=placement, share="node", threads=1)
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {error}")
         return
@@ -75,7 +77,11 @@ def hold(pipe: Connection, folder: str, options: dict[str, Any]) -> None:
             time.sleep(60)
             os._exit(0)
         pipe.send(child)
-    pipe.recv()
+    while pipe.recv() == "look up":
+        device = module.layer_multipliers.device
+        pipe.send(
+            hashlib.sha256(module(*batch(device)).cpu().view(torch.uint8).numpy().tobytes()).hexdigest()
+        )
 
 
 class Worker:
@@ -98,6 +104,11 @@ class Worker:
         while (said := self.told()) == "filling":
             pass
         return said
+
+    def looked_up(self) -> Any:
+        """A digest of its embedding of a batch."""
+        self.pipe.send("look up")
+        return self.told()
 
     def kill(self) -> None:
         self.process.kill()

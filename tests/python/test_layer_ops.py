@@ -304,8 +304,9 @@ class RecordingPrefetcher:
         assert len(rows) == total_tokens
         return rows if out is None else out.copy_(rows)
 
-    def finalize_if_started(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor | None:
-        return self.finalize(total_tokens, out) if self.calls else None
+    @property
+    def started(self) -> list[Any]:
+        return self.calls
 
 
 @torch.inference_mode()

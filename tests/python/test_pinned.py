@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import subprocess
 import sys
@@ -247,11 +246,16 @@ def test_resource_limits(limit: str, said: str) -> None:
 
 
 @needs_gpu
-def test_a_forked_child_leaves_the_table_alone() -> None:
-    module = loaded(CUDA, placement="pinned")
-    expected = module(*batch(CUDA))
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert_same(module(*batch(CUDA)), expected)
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_first_use_may_be_captured(format: str) -> None:
+    module, inputs = loaded(CUDA, format, placement="pinned", max_tokens=16), batch(CUDA)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = module(*inputs)
+        module.start_prefetch(*inputs)
+        prefetched = module.finalize_prefetch(len(inputs[0]))
+    graph.replay()
+    ids = module.compute_ngram_ids(*inputs).cpu()
+    expected = rows_of(format).expected(ids, "bf16").flatten(1).cuda()
+    assert_same(out, expected)
+    assert_same(prefetched, expected)

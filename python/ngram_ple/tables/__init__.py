@@ -7,6 +7,7 @@ import torch
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table
+from ngram_ple.tables.counters import TableCounters
 from ngram_ple.tables.cpu import CpuTable
 from ngram_ple.tables.device import DeviceTable
 from ngram_ple.tables.node_copy import NodeCopy, node_copy
@@ -21,6 +22,7 @@ __all__ = [
     "PinnedTable",
     "RowSink",
     "Table",
+    "TableCounters",
     "home_device",
     "make_table",
     "node_copy",

@@ -9,6 +9,7 @@ import torch
 
 from ngram_ple import ops
 from ngram_ple.formats import RowFormat
+from ngram_ple.tables.counters import TableCounters
 
 
 class _Decoding(TypedDict):
@@ -56,6 +57,10 @@ class Table:
     def nbytes(self) -> int:
         """Bytes of the slots."""
         return self.slots.numel()
+
+    def counters(self) -> TableCounters | None:
+        """Return None: rows are read in one way."""
+        return None
 
     def lookup(self, ids: torch.Tensor, out_dtype: str, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode rows: ids to ``[*ids.shape, head_dim]``, in `out` if given; see `ops.lookup`."""

@@ -119,30 +119,32 @@ class NodeCopy:
         """Give the memory back; the last one removes the note."""
         if os.getpid() != self._me.pid or self._descriptor < 0:
             return
+        if self._note is None:  # else nothing is published yet, and `end` tells of that
+            self._leave_note()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _leave_note(self) -> None:
         try:
             note = NoteFile.lock(self._key, patience=1.0)
-        except (
-            OSError,
-            PinnedMemoryError,
-        ):  # the note stays and names a process that does not hold the memory
-            pass
-        else:
-            said = note.read()
-            if said.inode == self._said.inode and said.name == self._said.name:
-                said.users = [user for user in said.users if user != self._me and user.is_alive]
-                if said.users or said.filler:
-                    note.write(said)
-                else:
-                    note.remove()
-            note.close()
-        self._close()
+        except (OSError, PinnedMemoryError):
+            return  # the note then names a process that has nothing to open
+        said = note.read()
+        if said.inode == self._said.inode and said.name == self._said.name:
+            said.users = [user for user in said.users if user != self._me and user.is_alive]
+            if said.users or said.filler:
+                note.write(said)
+            else:
+                note.remove()
+        note.close()
 
     def _unlock(self) -> None:
         if self._note is not None:
             self._note.close()
             self._note = None
 
-    def _close(self) -> None:
+    def _forget(self) -> None:
+        """Close a forked child's files: they would keep memory and lock beyond its parent's end."""
         self._unlock()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -239,9 +241,8 @@ def _open(said: Note) -> int | None:
 
 
 def _forget_in_child() -> None:
-    """Close a forked child's files: they would keep memory and lock beyond its parent's end."""
     for copy in list(_live):
-        copy._close()
+        copy._forget()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
