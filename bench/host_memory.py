@@ -143,6 +143,7 @@ def main() -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
     parser.add_argument("--gib", type=float, default=40, help="bytes of the region (default 40)")
+    parser.add_argument("--shared-gib", type=float, help="bytes of the shared region (default as --gib)")
     parser.add_argument("--torch-gib", type=float, default=16, help="bytes of torch's (default 16)")
     parser.add_argument("--load-gib", type=float, default=2, help="bytes of a loaded table (default 2)")
     parser.add_argument("--no-gpu", action="store_true", help="register with no GPU: does it run?")
@@ -163,7 +164,7 @@ def main() -> None:
     if device is not None:
         measure("torch", arguments.torch_gib)
     measure("region", arguments.gib)
-    measure("shared", arguments.gib)
+    measure("shared", arguments.shared_gib or arguments.gib)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         make_checkpoint(Path(folder), "fp8", int(arguments.load_gib * 2**30))
         measure("load", arguments.load_gib, folder)
