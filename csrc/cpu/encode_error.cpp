@@ -19,21 +19,23 @@ struct Lanes {
   int32_t saturated[kLanes] = {}, zeroed[kLanes] = {}, not_finite[kLanes] = {};
 };
 
+template <bool kAllFinite>
 NGP_ALWAYS_INLINE void add_value(Lanes& lanes, int j, float value, float decoded, float most) {
-  const bool finite = (bits_of(value) & kInfinityBits) != kInfinityBits;
-  const float known = float_from_bits(select(finite, bits_of(value), 0u));
-  const float error = float_from_bits(select(finite, bits_of(value - decoded), 0u));
+  const bool finite = kAllFinite || (bits_of(value) & kInfinityBits) != kInfinityBits;
+  const float known = kAllFinite ? value : float_from_bits(select(finite, bits_of(value), 0u));
+  const float off = value - decoded;
+  const float error = kAllFinite ? off : float_from_bits(select(finite, bits_of(off), 0u));
   const uint32_t magnitude = bits_of(known) & 0x7FFFFFFFu;
   lanes.squared_error[j] += error * error;
   lanes.squared_value[j] += known * known;
   lanes.largest_error[j] = std::max(lanes.largest_error[j], bits_of(error) & 0x7FFFFFFFu);
   lanes.saturated[j] += magnitude > bits_of(most);
   lanes.zeroed[j] += (magnitude != 0) & ((bits_of(decoded) & 0x7FFFFFFFu) == 0);
-  lanes.not_finite[j] += !finite;
+  if (!kAllFinite) lanes.not_finite[j] += !finite;
 }
 
 // Spans of `span` values that share what their scale reaches.
-template <int64_t kSpan>
+template <int64_t kSpan, bool kAllFinite>
 NGP_ALWAYS_INLINE void add_spans(const float* NGP_RESTRICT values, const float* NGP_RESTRICT decoded,
                                  const float* NGP_RESTRICT most, int64_t spans, int64_t span, Lanes& out) {
   const int64_t length = kSpan == 0 ? span : kSpan;
@@ -41,21 +43,24 @@ NGP_ALWAYS_INLINE void add_spans(const float* NGP_RESTRICT values, const float* 
   for (int64_t s = 0; s < spans; ++s, values += length, decoded += length) {
     int64_t i = 0;
     for (; i + kLanes <= length; i += kLanes) {
-      for (int j = 0; j < kLanes; ++j) add_value(lanes, j, values[i + j], decoded[i + j], most[s]);
+      for (int j = 0; j < kLanes; ++j)
+        add_value<kAllFinite>(lanes, j, values[i + j], decoded[i + j], most[s]);
     }
-    for (; i < length; ++i) add_value(lanes, 0, values[i], decoded[i], most[s]);
+    for (; i < length; ++i) add_value<kAllFinite>(lanes, 0, values[i], decoded[i], most[s]);
   }
   out = lanes;
 }
 
-NGP_MULTIVERSION void add_blocks(const float* values, const float* decoded, const float* most, int64_t spans,
-                                 int64_t span, Lanes& out) {
-  add_spans<kBlockElements>(values, decoded, most, spans, span, out);
-}
-NGP_MULTIVERSION void add_rows(const float* values, const float* decoded, const float* most, int64_t spans,
-                               int64_t span, Lanes& out) {
-  add_spans<0>(values, decoded, most, spans, span, out);
-}
+#define NGP_ADD_SPANS(name, span_length, all_finite)                                                      \
+  NGP_MULTIVERSION void name(const float* values, const float* decoded, const float* most, int64_t spans, \
+                             int64_t span, Lanes& out) {                                                  \
+    add_spans<span_length, all_finite>(values, decoded, most, spans, span, out);                          \
+  }
+NGP_ADD_SPANS(add_blocks, kBlockElements, true)
+NGP_ADD_SPANS(add_rows, 0, true)
+NGP_ADD_SPANS(add_odd_blocks, kBlockElements, false)
+NGP_ADD_SPANS(add_odd_rows, 0, false)
+#undef NGP_ADD_SPANS
 
 int64_t first_bad_row(const float* values, int64_t rows, int64_t head_dim) {
   for (int64_t i = 0; i < rows * head_dim; ++i) {
@@ -114,7 +119,8 @@ void add_encode_error(const EncodeArgs& args, const uint8_t* values, int64_t cou
   const RowDecoder decoder = find_row_decoder(format.format, OutType::fp32);
   for (int64_t row = 0; row < count; row += step) {
     const int64_t n = std::min(step, count - row);
-    widen(args.from, values + row * head_dim * from_bytes, n * head_dim, wide.data());
+    const uint8_t* from = values + row * head_dim * from_bytes;
+    widen(args.from, from, n * head_dim, wide.data());
     for (int64_t i = 0; i < n; ++i) {
       addresses[static_cast<size_t>(i)] = {rows + (row + i) * format.row_bytes,
                                            scales + (row + i) * scale_bytes};
@@ -128,9 +134,11 @@ void add_encode_error(const EncodeArgs& args, const uint8_t* values, int64_t cou
       }
     }
     decoder(decode, addresses.data(), n, reinterpret_cast<uint8_t*>(decoded.data()));
+    const float largest = largest_magnitude(args.from, from, n * head_dim, false);
+    const auto add_all = blocks ? add_blocks : add_rows, add_odd = blocks ? add_odd_blocks : add_odd_rows;
     Lanes lanes;
-    (blocks ? add_blocks : add_rows)(wide.data(), decoded.data(), most.data(), n * head_dim / span, span,
-                                     lanes);
+    (largest <= most_of(Format::fp32) ? add_all : add_odd)(wide.data(), decoded.data(), most.data(),
+                                                           n * head_dim / span, span, lanes);
     const int64_t before = sums.not_finite;
     add_lanes(lanes, sums);
     add_squares(lanes, wide.data(), decoded.data(), n * head_dim, sums);

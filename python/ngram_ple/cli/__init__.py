@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from ngram_ple.cli import bench, convert, demo, embed, inspect, process, verify
+from ngram_ple.cli import bench, convert, demo, embed, inspect, plan, process, verify
 from ngram_ple.errors import NgramPleError, NgramPleWarning
 
-_COMMANDS = (demo, embed, inspect, verify, convert, bench)
+_COMMANDS = (demo, embed, inspect, verify, convert, plan, bench)
 _EPILOG = (
     "Exit status: 0 done, 1 verify found problems, 2 an error (one sentence on stderr), 130 interrupted, "
     "143 terminated."

@@ -12,8 +12,10 @@ from tqdm import tqdm
 
 from ngram_ple.benchmark.cases import INPUT_SETS, Model, make_random_table
 from ngram_ple.benchmark.operators import Operators
+from ngram_ple.benchmark.rates import measured_rates
 from ngram_ple.benchmark.report import plot, table_text
 from ngram_ple.benchmark.timing import copy_rate, timed_in_turn
+from ngram_ple.checkpoint.safetensors_writer import write_json
 from ngram_ple.cli import options, report
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import FORMATS
@@ -57,6 +59,11 @@ def add(subparsers: Any) -> None:
         help=f"rows of each head (default: the real model's {_REAL_BASE}, less where memory is short)",
     )
     parser.add_argument("--plot", metavar="FILE.png", help="draw time against T, the floor as a line")
+    parser.add_argument(
+        "--save",
+        metavar="FILE.json",
+        help="also measure copies and pinned rows, and save rates for `plan --rates`",
+    )
     options.add_output(parser)
     parser.set_defaults(run=run)
 
@@ -76,6 +83,10 @@ def run(arguments: argparse.Namespace) -> None:
         for name in formats:
             rows += _measure_format(name, placement, device, tokens, arguments.rows_per_head, rate, bar)
     hardware = torch.cuda.get_device_name(device) if placement == "device" else _cpu_name()
+    if arguments.save:
+        rates = measured_rates(hardware, placement, rows, device, _free_bytes(torch.device("cpu")))
+        with report.naming(arguments.save):
+            write_json(Path(arguments.save), rates.to_json())
     if arguments.plot:
         with report.naming(arguments.plot):
             plot(arguments.plot, f"{hardware}: tables with placement {placement}", rows)

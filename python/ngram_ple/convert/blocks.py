@@ -94,7 +94,7 @@ def find_amax(
             part = values[begin - rows[0] : end - rows[0]]
             found = _largest(source, part, finite_only=saturate)
             if found == float("inf") or found != found:
-                raise CheckpointError(_not_finite(begin + _first_bad(part)))
+                raise CheckpointError(_not_finite(source, begin + _first_bad(part)))
             most = max(most, found)
         return most, (rows[1] - rows[0]) * source.row_bytes
 
@@ -177,7 +177,7 @@ class BlockEncoder:
         for head, begin, end in head_segments(self.plan, first, last):
             sums = _core.encode_error(*self._arguments(values, weight, scale, begin - first, end - first))
             if sums.not_finite and not self.saturate:
-                raise CheckpointError(_not_finite(begin + sums.first_not_finite))
+                raise CheckpointError(_not_finite(self.source, begin + sums.first_not_finite))
             errors[head] = HeadErrors()
             errors[head].add_native(sums, (end - begin) * self.source.head_dim)
         return EncodedBlock(first, last, weight, scale, errors)
@@ -211,5 +211,5 @@ def _first_bad(values: torch.Tensor) -> int:
     return int((~ops.row_amax(values).isfinite()).nonzero()[0, 0])
 
 
-def _not_finite(row: int) -> str:
-    return f"row {row} has a NaN or an infinity: expected finite values (--saturate takes them)"
+def _not_finite(source: SourceTable, row: int) -> str:
+    return f"{source.title}: row {row} has a NaN or an infinity, expected finite values (or --saturate)"

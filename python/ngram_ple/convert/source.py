@@ -28,6 +28,8 @@ class SourceTable:
 
     Attributes
     ----------
+    title : str
+        The table's name, for messages.
     format : str
     values_format : str
         What `values` returns: the table's own format where that is plain, else fp32.
@@ -46,6 +48,7 @@ class SourceTable:
 
     def __init__(self, stored: StoredTable, padded_rows: int) -> None:
         config = stored.config
+        self.title = f"{stored.prefix}ngram_embedding"
         self.format = stored.format
         self.head_dim = config.head_dim
         self.padded_rows = padded_rows
