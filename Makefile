@@ -57,6 +57,7 @@ fuzz: $(VENV)/native $(VENV)/extra-fuzz
 bench: $(VENV)/native $(VENV)/extra-bench
 	$(BIN)/python bench/ngram_ids.py
 	$(BIN)/python bench/embed.py
+	$(BIN)/python bench/convert.py
 
 gpu-test:
 	PYTHON=$(PYTHON) tests/gpu_test
