@@ -70,7 +70,6 @@ class Prefetcher:
         found: list[Started] = self._mine.started
         return found
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def start(self, tokens: int, hash_into: Hash) -> None:
         """Hash on the current stream and look up on the side stream.
 
@@ -101,7 +100,6 @@ class Prefetcher:
                 buffer.record(side, capture)
             self.started.append(started)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def finalize(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wait for the oldest prefetch on the current stream and return its rows, ``[T, H·head_dim]``.
 

@@ -101,3 +101,17 @@ def test_importing_starts_no_gpu_and_says_nothing() -> None:
     result = python("import ngram_ple, torch; assert not torch.cuda.is_initialized()", PACKAGE.parent)
     assert result.returncode == 0, result.stderr
     assert result.stdout == ""
+
+
+def test_importing_brings_no_compiler() -> None:
+    """torch's compilers take seconds to import; nothing here needs them before a program is compiled."""
+    heavy = ("torch._dynamo", "torch._inductor", "transformers", "matplotlib", "tokenizers")
+    code = f"""
+import torch
+before = set(sys.modules)
+import ngram_ple
+heavy = sorted(m for m in set(sys.modules) - before if m.startswith({heavy!r}))
+assert not heavy, heavy[:5]
+"""
+    result = python(code, PACKAGE.parent)
+    assert result.returncode == 0, result.stderr
