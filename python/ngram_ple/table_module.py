@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -22,6 +24,7 @@ _TABLE_KEY = "ngram_embedding.slots"
 _SCALE_KEY = "ngram_embedding.global_scale"
 _Self = TypeVar("_Self", bound="TableModule")
 _forks = 0  # between the first process and this one
+_of_gpus: weakref.WeakSet[TableModule] = weakref.WeakSet()
 
 
 class TableModule(torch.nn.Module):
@@ -68,6 +71,8 @@ class TableModule(torch.nn.Module):
         self._loaded = False
         self._home = device
         self._made_after = _forks
+        if device.type == "cuda":
+            _of_gpus.add(self)
         self.table = self._make_table(device)
         for name, field in BUFFER_FIELDS.items():
             values = getattr(self._plan, field)
@@ -225,12 +230,15 @@ class TableModule(torch.nn.Module):
             raise NgramPleError(f"{prefix}{_SCALE_KEY} must be a finite float32 [1], got {_described(scale)}")
 
 
-def _count_fork() -> None:
+def _after_fork() -> None:
+    """Keep a child's modules of a GPU for good: destroying what belongs to the parent's driver may end it."""
     global _forks
     _forks += 1
+    for module in list(_of_gpus):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 
 
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _described(value: Any) -> str:

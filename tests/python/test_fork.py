@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
 from modules import batch, loaded
-from ngram_ple import NGramEmbedding, NgramPleError
+from ngram_ple import NGramEmbedding, NgramPleError, table_module
 from reference import assert_same
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -50,6 +51,20 @@ def test_what_is_said_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     module(*batch(CPU))
 
 
+def test_a_child_destroys_nothing_of_a_gpu() -> None:
+    held = [loaded(CPU), loaded(CPU)]
+    known = [weakref.ref(module) for module in held]
+    table_module._of_gpus.add(held[0])
+
+    def give_up() -> str:
+        held.clear()
+        gc.collect()
+        return " ".join("gone" if module() is None else "kept" for module in known)
+
+    assert in_child(give_up) == "kept gone"
+    assert give_up() == "gone gone"
+
+
 def refused(held: list[NGramEmbedding], inputs: tuple[torch.Tensor, ...], ids: torch.Tensor) -> str:
     """Try everything, then give the module up as a child does that ends normally."""
     calls: list[Callable[[], object]] = [lambda: held[0](*inputs), lambda: held[0].sync_lookup(ids)]
@@ -58,7 +73,6 @@ def refused(held: list[NGramEmbedding], inputs: tuple[torch.Tensor, ...], ids: t
         with pytest.raises(NgramPleError, match=SAID):
             call()
     held.clear()
-    gc.collect()
     return "all refused"
 
 
