@@ -221,12 +221,13 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where to write checkpoints (default: a temporary folder)"
     )
-    parser.add_argument("--no-device", action="store_true", help="leave the GPU out")
+    parser.add_argument(
+        "--device", action="append", choices=tuple(TARGETS), help="default: cpu, and cuda where there is one"
+    )
     arguments = parser.parse_args()
     table_bytes = 64 << 20 if arguments.quick else int(arguments.gib * 2**30)
-    devices = [torch.device("cpu")]
-    if torch.cuda.is_available() and not arguments.no_device:
-        devices.append(torch.device("cuda"))
+    present = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    devices = [torch.device(name) for name in arguments.device or present]
     rows = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         for format in arguments.format or FORMATS:
