@@ -133,6 +133,7 @@ NGP_DEVICE int64_t mix_long_ngram(const TokenBatch& batch, int32_t t, int32_t he
 
 // The row number that each (token, head) of a batch asks for; rows of the result are numbered t H + head.
 struct HashedIds {
+  static constexpr int kResidentBlocks = 0;
   TokenBatch batch;
   FastDiv<uint32_t> by_heads;
   int32_t first_token;  // row 0 is this token's

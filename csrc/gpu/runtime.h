@@ -3,6 +3,9 @@
 //
 //   launch(op, kernel, grid, stream, args...)  device_wave_size()
 //       On the host; the wave size is the current device's.
+//   NGP_KERNEL(threads)  NGP_RESIDENT_KERNEL(threads, blocks)
+//       In front of a kernel: the threads of its blocks, and how many blocks a multiprocessor should be able
+//       to hold (0: as many as come out): the compiler spends the registers that this leaves.
 //   wave_size()  thread_index()  block_threads()  block_index()  grid_blocks()
 //   next_item(item, stride, end)
 //       The item that a wave takes after `item`, of a grid of blocks_for_waves(): a stride further, or `end`

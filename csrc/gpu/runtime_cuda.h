@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #define NGP_KERNEL(threads) static __global__ void __launch_bounds__(threads)
+#define NGP_RESIDENT_KERNEL(threads, blocks) static __global__ void __launch_bounds__(threads, blocks)
 #define NGP_DEVICE __device__ __forceinline__
 
 #include <algorithm>

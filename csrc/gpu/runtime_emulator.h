@@ -4,6 +4,7 @@
 #include "emulator/simt.h"
 
 #define NGP_KERNEL(threads) static void
+#define NGP_RESIDENT_KERNEL(threads, blocks) NGP_KERNEL(threads)
 #define NGP_DEVICE inline
 
 #include "gpu/grid.h"

@@ -5,6 +5,7 @@
 #include <hip/hip_runtime.h>
 
 #define NGP_KERNEL(threads) static __global__ void __launch_bounds__(threads)
+#define NGP_RESIDENT_KERNEL(threads, blocks) NGP_KERNEL(threads)  // HIP counts the waves of a SIMD there
 #define NGP_DEVICE __device__ __forceinline__
 
 #include <algorithm>

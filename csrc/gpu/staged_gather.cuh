@@ -126,7 +126,7 @@ NGP_DEVICE void decode_stage(const Codec& codec, const uint8_t* stage, const Sta
 }
 
 template <class Ids, class Codec>
-NGP_KERNEL(kGatherThreads)
+NGP_RESIDENT_KERNEL(kGatherThreads, Ids::kResidentBlocks)
 gather_staged_kernel(Ids ids, TableView table, StagedShape shape, uint8_t* out) {
   await_predecessors();
   const uint32_t lane = lane_index();

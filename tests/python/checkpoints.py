@@ -144,6 +144,7 @@ class FakeSink:
     row_start: int
     row_end: int
     give_direct: bool = True
+    most_threads: int = 8
     leaves: dict[str, torch.Tensor] = field(default_factory=dict)
     global_scale: float | None = None
     writes: int = 0

@@ -77,15 +77,23 @@ def _by_clock(call: Callable[[], object]) -> float:
 
 
 def _captured(run: Run, sets: int) -> tuple[torch.cuda.CUDAGraph, int]:
+    """Capture some 1 ms of calls, so that the 2 µs by which a graph starts late do not count."""
     for i in range(sets):
         run(i)
     torch.cuda.synchronize()
-    # Enough calls in a graph that its own start does not count; few when one call is long.
-    calls = sets * max(1, min(16, round(400 / sets / max(1.0, _between_events(partial(run, 0))))))
+    rotation = _graph_of(run, sets, sets)
+    rotations = max(1, min(_MOST_CALLS // sets, round(1000 / _between_events(rotation.replay))))
+    return _graph_of(run, sets, sets * rotations), sets * rotations
+
+
+_MOST_CALLS = 256
+
+
+def _graph_of(run: Run, sets: int, calls: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for i in range(calls):
             run(i % sets)
     graph.replay()
     torch.cuda.synchronize()
-    return graph, calls
+    return graph

@@ -21,11 +21,12 @@ from ngram_ple.checkpoint.safetensors_file import TensorSlice, open_checked, pre
 if TYPE_CHECKING:
     from ngram_ple.tables.sink import RowSink
 
-WEIGHT_BLOCK_BYTES = 2 << 20  # a thread may hold one: 16 threads stay far below 64 MiB
+# A block costs some 0.1 ms of Python, which threads do one after another: blocks of 2 MiB halve the speed.
+WEIGHT_BLOCK_BYTES = 8 << 20
 SCALE_BLOCK_BYTES = (
     1 << 20
 )  # smaller: scales are checked and may be widened, which takes a few times the block
-_MAX_THREADS = 16
+MAX_THREADS = 16
 _MAX_OPEN = 4
 
 
@@ -142,9 +143,9 @@ def row_blocks(reads: Sequence[RowRead], row_start: int, row_end: int) -> Iterat
             yield _RowBlock(read, row, min(step, last - row))
 
 
-def reading_threads() -> int:
-    """Count the CPUs at hand, 16 at most."""
-    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+def reading_threads(most: int = MAX_THREADS) -> int:
+    """Count the CPUs at hand, `most` at most."""
+    return min(most, len(os.sched_getaffinity(0)))
 
 
 def read_blocks(
@@ -161,7 +162,7 @@ def read_blocks(
         Of disjoint rows.
     sink : RowSink
     threads : int, optional
-        `reading_threads` by default.
+        By default `reading_threads`, as many as the sink can use.
     progress : callable, optional
         Called with the bytes of each finished block, one call at a time.
 
@@ -171,7 +172,7 @@ def read_blocks(
         A file that ends early or cannot be read, a scale that is not finite. What was read until then has
         been written.
     """
-    _Run(iter(blocks), sink, progress).work(threads or reading_threads())
+    _Run(iter(blocks), sink, progress).work(threads or reading_threads(sink.most_threads))
 
 
 class _Run:

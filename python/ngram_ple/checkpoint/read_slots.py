@@ -19,7 +19,7 @@ from ngram_ple.checkpoint.scales import bad_scale_message
 from ngram_ple.errors import CheckpointError
 from ngram_ple.formats import RowFormat
 
-SLOT_BLOCK_BYTES = 2 << 20  # a thread may hold one: 16 threads stay far below 64 MiB
+SLOT_BLOCK_BYTES = 8 << 20  # as large as WEIGHT_BLOCK_BYTES, for the same reason
 
 
 class _Scales:

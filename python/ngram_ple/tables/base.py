@@ -40,6 +40,7 @@ class Table:
     """
 
     placement = ""
+    most_threads = 16
     _non_blocking = False  # whether `write` may leave copies under way on the current stream
 
     def __init__(self, format: RowFormat, slots: torch.Tensor, row_start: int) -> None:

@@ -16,6 +16,7 @@ class DeviceTable(Table):
     """
 
     placement = "device"
+    most_threads = 8  # with blocks of 8 MiB: 64 MiB of pinned memory, and faster than 16 on an H200
     _non_blocking = True
 
     def __init__(self, format: RowFormat, row_start: int, row_end: int, device: torch.device) -> None:

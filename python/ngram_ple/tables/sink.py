@@ -20,6 +20,7 @@ class RowSink(Protocol):
     row_start: int
     row_end: int
     format: RowFormat
+    most_threads: int  # more do not fill it faster, or would hold too much memory
 
     def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:
         """Return the writable bytes of these rows where they lie as in a file, else None."""
