@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from ngram_ple import ConfigError, NgramPleError, NgramPleWarning
+from ngram_ple import ConfigError, NgramPleError, NgramPleWarning, ops
+from ngram_ple.encoding import encode_rows
 from reference import assert_same
 
 pytest.importorskip("transformers", minversion="5.17")
@@ -210,6 +211,32 @@ def test_another_format_replaces_the_weight() -> None:
         assert_same(got, wanted)
 
 
+@pytest.mark.parametrize("format", ["fp8", "fp8-rowwise", "nvfp4"])
+def test_encoded_tables_are_the_model_with_rounded_weights(format: str, device: torch.device) -> None:
+    rounded, model = (
+        tiny_model(torch.bfloat16, device, heads_per_ngram=1, ple_embed_dim=32) for _ in range(2)
+    )
+    for name in NAMES:
+        weight = rounded.get_parameter(f"{name}.ngram_embedding.weight").data
+        encoded = encode_rows(weight, format, scale_dtype="fp32" if format == "fp8-rowwise" else "bf16")
+        weight.copy_(ops.decode(*encoded, format=format, out_dtype="bf16", head_dim=16))
+    plain = model.get_parameter(f"{NAMES[0]}.ngram_embedding.weight").detach().clone()
+    replaced = accelerate(model, format=format)
+    assert [(entry.format, entry.shares_weight) for entry in replaced] == [(format, False)] * 2
+    for got, wanted in zip(cached_decoding(model, device), cached_decoding(rounded, device), strict=True):
+        assert_same(got, wanted)
+    for name, tensor in rounded.state_dict().items():
+        assert_same(model.state_dict()[name], tensor)
+    restore(model)
+    back = model.get_parameter(f"{NAMES[0]}.ngram_embedding.weight").detach()
+    assert_same(back, rounded.get_parameter(f"{NAMES[0]}.ngram_embedding.weight").detach())
+    assert not torch.equal(back, plain)
+    back[5, 3] = float("nan")
+    with pytest.raises(NgramPleError, match=f"weight must be finite for format {format}, got a NaN"):
+        accelerate(model, format=format)
+    assert type(model.get_submodule(NAMES[0])) is modeling.Qwen4ExpTextNGramEmbedding
+
+
 @pytest.mark.needs_gpu
 @pytest.mark.parametrize("placement", ["device", "pinned"])
 def test_a_weight_on_the_host_under_a_model_on_the_gpu(placement: str) -> None:
@@ -286,10 +313,8 @@ def test_what_cannot_be_replaced_leaves_the_model_as_it_was() -> None:
     assert restore(torch.nn.Linear(2, 2)) == []
     model = tiny_model(torch.bfloat16, torch.device("cpu"))
     for options, said in (
-        (
-            {"format": "fp8"},
-            "format must be one of bf16, fp16, fp32 for weights that a model holds, got 'fp8'",
-        ),
+        ({"format": "fp9"}, "format must be one of bf16, fp16, fp32, fp8, fp8-rowwise, nvfp4, got fp9"),
+        ({"format": "nvfp4"}, "nvfp4"),  # head_dim 8
         ({"placement": "disk"}, "placement must be one of device, pinned, cpu, got 'disk'"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -137,7 +137,7 @@ class AcceleratedNGramEmbedding(torch.nn.Module):
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        destination[prefix + _WEIGHT] = self.embedding.weight()
+        destination[prefix + _WEIGHT] = self.embedding.weight(self.embedding.dtype, self.home)
         for name in BUFFER_FIELDS:
             destination[prefix + name] = self.embedding.get_buffer(name)
 
@@ -177,7 +177,7 @@ def accelerate(
     placement : {"device", "pinned", "cpu"}, optional
         Where the tables live; by default with the layer's other weights.
     format : str, optional
-        bf16, fp16 or fp32; that of the weights by default.
+        Any row format; that of the weights by default. In another one rows are rounded, logits with them.
     prefetch : bool
         Whether lookups in pinned tables start while the decoder layer before runs.
 
@@ -192,6 +192,8 @@ def accelerate(
         Nothing to replace, or something that does not fit. The model is as it was then.
     PinnedMemoryError
         A table does not fit into pinned memory. The model is as it was then.
+    NgramPleError
+        A NaN or an infinity in a weight that is to be encoded. The model is as it was then.
     """
     found = [(name, module) for name, module in model.named_modules() if _is_theirs(module)]
     if not found:
@@ -222,7 +224,7 @@ def restore(model: torch.nn.Module) -> list[str]:
     for name, module in _accelerated(model):
         weight = module.theirs.get_parameter(_WEIGHT)
         if not module.embedding.shares_weight:
-            weight.data = module.embedding.weight().to(module.home, weight.dtype)
+            weight.data = module.embedding.weight(weight.dtype, module.home)
         if module.prefetch_hook is not None:
             module.prefetch_hook.remove()
         _set(model, name, module.theirs)

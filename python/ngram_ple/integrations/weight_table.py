@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
+from ngram_ple import ops
 from ngram_ple.config import NGramConfig
 from ngram_ple.embedding import NGramEmbedding
-from ngram_ple.errors import ConfigError
+from ngram_ple.encoding import global_scale
+from ngram_ple.errors import ConfigError, NgramPleError
 from ngram_ple.formats import OUT_DTYPES
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.tables import Table
@@ -29,7 +31,7 @@ class WeightEmbedding(NGramEmbedding):
     buffers : mapping of str to Tensor
         The hash buffers that the model holds; they win over derived ones.
     format : str, optional
-        bf16, fp16 or fp32; the weight's by default.
+        Any; the weight's by default. Others are encoded, as `ngram_ple.ops.encode` has it.
     placement, device
         As for `NGramEmbedding`.
 
@@ -41,7 +43,10 @@ class WeightEmbedding(NGramEmbedding):
     Raises
     ------
     ConfigError
-        A weight of another shape or dtype, without memory, or a format that is no plain one.
+        A weight of another shape or dtype, or without memory; an unknown format, or one that its head_dim
+        does not allow.
+    NgramPleError
+        A NaN or an infinity in a weight that is to be encoded.
     """
 
     def __init__(
@@ -57,11 +62,6 @@ class WeightEmbedding(NGramEmbedding):
         if weight.dtype not in OUT_DTYPES:
             raise ConfigError(f"weight must be one of {', '.join(map(str, OUT_DTYPES))}, got {weight.dtype}")
         own = OUT_DTYPES[weight.dtype]
-        if format is not None and format not in OUT_DTYPES.values():
-            raise ConfigError(
-                f"format must be one of {', '.join(OUT_DTYPES.values())} for weights that a model holds, got "
-                f"{format!r}; NGramEmbedding.from_pretrained reads other formats from a checkpoint"
-            )
         plan = HashPlan.from_config(config).with_buffers(
             {name: [int(value) for value in tensor.tolist()] for name, tensor in buffers.items()}, "the model"
         )
@@ -95,19 +95,49 @@ class WeightEmbedding(NGramEmbedding):
         return Table(self._format, weight.view(torch.uint8), 0)
 
     def write_weight(self, weight: torch.Tensor) -> None:
-        """Write all rows, converted to the table's format block by block."""
-        for begin, end in self._blocks():
-            rows = weight[begin:end].to(self._stored_dtype).contiguous()
-            self.table.write("weight", begin, rows.view(torch.uint8))
+        """Write all rows, encoded block by block.
 
-    def weight(self) -> torch.Tensor:
-        """Return the table as a weight of its stored dtype: the same memory."""
-        return self.table.slots.view(self._stored_dtype)
+        Raises
+        ------
+        NgramPleError
+            A NaN or an infinity, for fp8 and nvfp4 tables. Nothing is written then.
+        """
+        format = self._format
+        if format.name in OUT_DTYPES.values():
+            scale = None
+        else:
+            most = [ops.row_amax(rows).max() for _, rows in self._blocks_of(weight)]
+            amax = torch.stack(most).max()
+            if not bool(amax.isfinite()):
+                raise NgramPleError(
+                    f"weight must be finite for format {format.name}, got a NaN or an infinity"
+                )
+            scale = global_scale(amax, format.name) if format.has_global_scale else None
+        if scale is not None:
+            self.table.set_global_scale(float(scale))
+        for begin, rows in self._blocks_of(weight):
+            codes, scales = ops.encode(rows, scale, format=format.name, scale_dtype="fp32")
+            self.table.write("weight", begin, codes.view(torch.uint8))
+            if format.scale_bytes:
+                self.table.write("weight_scale", begin, scales.view(torch.uint8))
+
+    def weight(self, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return the table as a weight: its own memory where it is stored so, else decoded block by block."""
+        stored = next((dtype for dtype, name in OUT_DTYPES.items() if name == self._format.name), None)
+        if stored is not None:
+            return self.table.slots.view(stored).to(device, dtype)
+        rows = self.table.slots.shape[0]
+        weight = torch.empty((rows, self._format.head_dim), dtype=dtype, device=device)
+        for begin in range(0, rows, self._step):
+            end = min(begin + self._step, rows)
+            ids = torch.arange(begin, end, device=self.layer_multipliers.device)
+            weight[begin:end] = self.table.lookup(ids, OUT_DTYPES[dtype])
+        return weight
 
     @property
-    def _stored_dtype(self) -> torch.dtype:
-        return next(dtype for dtype, name in OUT_DTYPES.items() if name == self._format.name)
+    def _step(self) -> int:
+        return max(1, _BLOCK_BYTES // self._format.slot_bytes)
 
-    def _blocks(self) -> list[tuple[int, int]]:
-        rows, step = self.table.slots.shape[0], max(1, _BLOCK_BYTES // self._format.slot_bytes)
-        return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)]
+    def _blocks_of(self, weight: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        for begin in range(0, weight.shape[0], self._step):
+            yield begin, weight[begin : begin + self._step].contiguous()
