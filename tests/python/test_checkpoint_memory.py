@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import make_source, small_config
+from ngram_ple import HashPlan
 from ngram_ple.checkpoint import write_checkpoint
 
 ROWS = 500_000
@@ -85,3 +86,44 @@ def test_peak(tmp_path: Path, format: str, way: str) -> None:
     assert table > 40 << 20
     allowed = ALLOWED if way == "direct" else ALLOWED + BLOCKS
     assert over < allowed, f"{over >> 20} MiB more than the table of {table >> 20} MiB"
+
+
+WHOLE = """
+import sys
+import torch
+from ngram_ple import NGramEmbedding
+
+def held(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith(field))
+
+torch.zeros(1 << 20).isfinite().all()  # torch's own pools
+before = held("VmRSS")
+share = sys.argv[2] or None
+module = NGramEmbedding.from_pretrained(sys.argv[1], placement="cpu", share=share, progress=True)
+print(held("VmHWM") - before - module.table.nbytes, module.table.nbytes)
+"""
+
+
+@pytest.mark.parametrize("share", ["", "node"])
+def test_peak_of_a_module(tmp_path: Path, share: str) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs Linux's VmHWM")
+    config = small_config(ple_embed_dim=640, split_ngram_parts=16, ngram_vocab_size_base=ROWS // 4)
+    rows = HashPlan.from_config(config).padded_rows
+    weight = make_source("fp8", 1000, 160).weight.view(torch.uint8).repeat(rows // 1000 + 1, 1)[:rows]
+    write_checkpoint(
+        tmp_path,
+        config,
+        format="fp8",
+        padded_rows=rows,
+        weight=weight.view(torch.float8_e4m3fn),
+        global_scale=torch.tensor([0.5]),
+        max_file_bytes=32 << 20,
+    )
+    command = [sys.executable, "-c", WHOLE, str(tmp_path), share]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    over, table = map(int, done.stdout.split())
+    assert table > 75 << 20
+    assert over < ALLOWED, f"{over >> 20} MiB more than the table of {table >> 20} MiB"
+    assert "reading fp8 table: 100%" in done.stderr

@@ -124,7 +124,8 @@ def test_links(page: Path) -> None:
 
 def source_text() -> str:
     """Everything that raises, with literals that go on in the next line made one."""
-    files = [*(ROOT / "python").rglob("*.py"), *(ROOT / "csrc" / "bindings").glob("*.cpp")]
+    native = [file for part in ("bindings", "host_memory") for file in (ROOT / "csrc" / part).glob("*.cpp")]
+    files = [*(ROOT / "python").rglob("*.py"), *native]
     text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return re.sub(r'"\s*\n\s*f?"', "", text)
 

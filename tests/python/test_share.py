@@ -271,6 +271,15 @@ def test_where_sharing_is_impossible_each_has_its_own(
         patch.setattr(os, "memfd_create", refuse(OSError(errno.ENOSYS, "no memfd")))
         third = shared(checkpoints.make_source("bf16", rows=128).write(folder.parent / "bf16"))
     assert "the table is not shared: [Errno 38] no memfd" in caplog.text
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(node_note.NoteFile, "write", refuse(OSError(errno.ENOSPC, "/dev/shm is full")))
+        for _ in range(2):  # with and without somebody to join
+            before = len(list(Path("/proc/self/fd").iterdir()))
+            assert "share" not in repr(shared(folder.parent / "bf16"))
+            assert "share" not in repr(shared(folder))
+            gc.collect()
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert "the table is not shared: [Errno 28] /dev/shm is full" in caplog.text
     assert "share" not in repr(second)
     assert "share" not in repr(third)
     assert len(memory_files()) == 1

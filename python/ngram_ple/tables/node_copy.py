@@ -103,7 +103,8 @@ class NodeCopy:
         """Close what `node_copy` began."""
         if self._note is not None:
             said = f"{type(error).__name__}: {error}" if error else "it left the table unfilled"
-            self._note.write(Note(failed=said[:_MAX_SAID], failed_at=time.monotonic()))
+            with contextlib.suppress(OSError):  # those who wait then fill it themselves
+                self._note.write(Note(failed=said[:_MAX_SAID], failed_at=time.monotonic()))
             self._unlock()
         if not self._owned:
             self._leave()
@@ -197,8 +198,12 @@ def _take(key: str) -> NodeCopy:
             raise PinnedMemoryError(f"the process that filled a table for this one too failed: {said.failed}")
         descriptor = _open(said)
         if descriptor is not None:
-            copy = NodeCopy(key, note, said, descriptor)
-            copy._join()
+            try:
+                copy = NodeCopy(key, note, said, descriptor)
+                copy._join()
+            except OSError:
+                os.close(descriptor)
+                raise
             return copy
         if said.filler or said.users:
             _log.info("the processes that had the shared table are gone: this one fills it")
