@@ -192,7 +192,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    rows = 1 << 12 if arguments.quick else (1 << 23 if device.type == "cuda" else 1 << 18)
+    rows = 1 << 12 if arguments.quick else (1 << 22 if device.type == "cuda" else 1 << 18)
     load = os.getloadavg()[0]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {load:.1f}")
     figures = encoding(device, rows)

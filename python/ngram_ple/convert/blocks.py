@@ -13,10 +13,10 @@ import torch
 
 from ngram_ple import _core, ops
 from ngram_ple.checkpoint.layout import table_layout
-from ngram_ple.checkpoint.read import WEIGHT_BLOCK_BYTES, OpenFiles
+from ngram_ple.checkpoint.read import WEIGHT_BLOCK_BYTES
 from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
 from ngram_ple.convert.head_errors import HeadErrors, head_segments
-from ngram_ple.convert.source import PLAIN, SourceTable
+from ngram_ple.convert.source import PLAIN, Reader, SourceTable
 from ngram_ple.errors import CheckpointError
 from ngram_ple.hash_plan import HashPlan
 
@@ -25,20 +25,20 @@ _Result = TypeVar("_Result")
 
 
 class Workers:
-    """A pool of threads, each with its own open files, that hands results out in order."""
+    """A pool of threads, each with its own reader, that hands results out in order."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ngram_ple-convert")
         self._ahead = threads + 2  # blocks that may be under way or done: bounds the memory
         self._local = threading.local()
-        self._opened: list[OpenFiles] = []
+        self._readers: list[Reader] = []
 
-    def each(self, work: Callable[[OpenFiles, _Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-        """Yield work(files, item) of each item, in order."""
+    def each(self, work: Callable[[Reader, _Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Yield work(reader, item) of each item, in order."""
         waiting: deque[Future[_Result]] = deque()
         try:
             for item in items:
-                waiting.append(self._pool.submit(lambda one: work(self._files(), one), item))
+                waiting.append(self._pool.submit(lambda one: work(self._reader(), one), item))
                 if len(waiting) > self._ahead:
                     yield waiting.popleft().result()
             while waiting:
@@ -50,15 +50,15 @@ class Workers:
     def close(self) -> None:
         """End the threads, which finish the blocks they are at, and close their files."""
         self._pool.shutdown(cancel_futures=True)
-        for files in self._opened:
-            files.close()
+        for reader in self._readers:
+            reader.close()
 
-    def _files(self) -> OpenFiles:
-        if not hasattr(self._local, "files"):
-            self._local.files = OpenFiles()
-            self._opened.append(self._local.files)
-        files: OpenFiles = self._local.files
-        return files
+    def _reader(self) -> Reader:
+        if not hasattr(self._local, "reader"):
+            self._local.reader = Reader()
+            self._readers.append(self._local.reader)
+        reader: Reader = self._local.reader
+        return reader
 
 
 def block_rows(source: SourceTable) -> int:
@@ -87,8 +87,8 @@ def find_amax(
         A NaN or an infinity, unless `saturate`; the row is named.
     """
 
-    def work(files: OpenFiles, rows: tuple[int, int]) -> tuple[float, int]:
-        values = source.values(files, *rows)
+    def work(reader: Reader, rows: tuple[int, int]) -> tuple[float, int]:
+        values = source.values(reader, *rows)
         most = 0.0
         for _, begin, end in head_segments(plan, *rows):
             part = values[begin - rows[0] : end - rows[0]]
@@ -154,17 +154,17 @@ class BlockEncoder:
                 dtypes["weight_scale"] = self.source.scale_dtype
         return dtypes
 
-    def __call__(self, files: OpenFiles, rows: tuple[int, int]) -> EncodedBlock:
+    def __call__(self, reader: Reader, rows: tuple[int, int]) -> EncodedBlock:
         """Read, encode and compare rows [first, last)."""
         first, last = rows
         if self.copies:
-            weight, scale = self.source.stored(files, first, last)
+            weight, scale = self.source.stored(reader, first, last)
             errors = {
                 head: HeadErrors(count=(end - begin) * self.source.head_dim)
                 for head, begin, end in head_segments(self.plan, first, last)
             }
             return EncodedBlock(first, last, weight, scale, errors)
-        values = self.source.values(files, first, last)
+        values = self.source.values(reader, first, last)
         leaves = {
             leaf.name: torch.empty(
                 (last - first, leaf.width), dtype=TORCH_DTYPES[self.leaf_dtypes[leaf.name]]

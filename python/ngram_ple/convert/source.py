@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -16,6 +19,21 @@ from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES, pread_into
 from ngram_ple.checkpoint.scales import GlobalScales
 
 PLAIN = ("bf16", "fp16", "fp32")
+
+
+class Reader(OpenFiles):
+    """What one thread reads with: open files, and memory that each block of numbers is read into again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory: dict[str, torch.Tensor] = {}
+
+    def scratch(self, leaf: str, nbytes: int) -> torch.Tensor:
+        """Return uint8 ``[nbytes]``, the same memory each time."""
+        memory = self._memory.get(leaf)
+        if memory is None or memory.numel() < nbytes:
+            memory = self._memory[leaf] = torch.empty(nbytes, dtype=torch.uint8)
+        return memory[:nbytes]
 
 
 class SourceTable:
@@ -81,30 +99,41 @@ class SourceTable:
         scale_reads = self._reads["weight_scale"]
         self.scale_dtype = scale_reads[0].source.dtype if scale_reads else ""
 
-    def values(self, files: OpenFiles, first: int, last: int) -> torch.Tensor:
-        """Return rows [first, last) as numbers: `values_format` ``[n, head_dim]``."""
-        weight, scale = self.stored(files, first, last)
+    def values(self, reader: Reader, first: int, last: int) -> torch.Tensor:
+        """Return rows [first, last) as numbers: `values_format` ``[n, head_dim]``.
+
+        They may lie in the reader's memory, until its next block.
+        """
+        weight = self._leaf(reader, "weight", first, last, reader.scratch)
+        scale = self._leaf(reader, "weight_scale", first, last, reader.scratch) if self.scale_dtype else None
         if self.format in PLAIN:
             return weight
         whole = None if self.global_scale is None else self.global_scale.float()
         return ops.decode(weight, scale, whole, format=self.format, out_dtype="fp32", head_dim=self.head_dim)
 
-    def stored(self, files: OpenFiles, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def stored(self, reader: Reader, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return rows [first, last) as they are stored, and the scales that belong to them."""
-        weight = self._leaf(files, "weight", first, last)
-        return weight, self._leaf(files, "weight_scale", first, last) if self.scale_dtype else None
+        weight = self._leaf(reader, "weight", first, last, _new)
+        return weight, self._leaf(reader, "weight_scale", first, last, _new) if self.scale_dtype else None
 
-    def _leaf(self, files: OpenFiles, leaf: str, first: int, last: int) -> torch.Tensor:
-        reads = [read for read in self._reads[leaf] if read.first_row < last and read.end_row > first]
-        width, dtype = reads[0].source.shape[1], TORCH_DTYPES[reads[0].source.dtype]
-        block = torch.empty((last - first, width), dtype=dtype)
-        view = block.view(torch.uint8).numpy().reshape(-1).data.cast("B")
-        for read in reads:
+    def _leaf(
+        self, reader: Reader, leaf: str, first: int, last: int, memory: Callable[[str, int], torch.Tensor]
+    ) -> torch.Tensor:
+        reads = self._reads[leaf]
+        some = reads[0]
+        block = memory(leaf, (last - first) * some.row_bytes)
+        view = block.numpy().data.cast("B")
+        begin = bisect_right(reads, first, key=lambda read: read.end_row)
+        for read in takewhile(lambda read: read.first_row < last, reads[begin:]):
             row, end = max(first, read.first_row), min(last, read.end_row)
-            fd, offset = files.place(read, row)
+            fd, offset = reader.place(read, row)
             begin = (row - first) * read.row_bytes
             pread_into(fd, view[begin : begin + (end - row) * read.row_bytes], offset, read.source.file)
-        return block
+        return block.view(TORCH_DTYPES[some.source.dtype]).view(last - first, some.source.shape[1])
+
+
+def _new(leaf: str, nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8)
 
 
 def table_files(stored: StoredTable) -> set[Path]:
