@@ -12,7 +12,8 @@ from ngram_ple.errors import ConfigError, shown
 from ngram_ple.json_file import read_object
 
 _CONFIG_FILE = "config.json"
-_LEGACY_QUANTIZATION_FILE = "hf_quant_config.json"
+LEGACY_QUANTIZATION_FILE = "hf_quant_config.json"
+"""Where older checkpoints have what is now ``quantization_config``."""
 
 # Far above any model, low enough that sums and products of them stay inside 64 bits.
 _MAX_HEADS = 1024
@@ -199,7 +200,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     given = Path(path)
     file = given / _CONFIG_FILE if given.is_dir() else given
     config = _read(file)
-    legacy = file.with_name(_LEGACY_QUANTIZATION_FILE)
+    legacy = file.with_name(LEGACY_QUANTIZATION_FILE)
     text = config.get("text_config")
     sections = (config, text if isinstance(text, dict) else {})
     if not any(section.get("quantization_config") for section in sections) and legacy.exists():

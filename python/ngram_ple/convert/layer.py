@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -120,9 +120,16 @@ class Layer:
             tensors.append(_small(name, self._global_scale(amax)))
         return tensors
 
-    def encoded(self, encoder: BlockEncoder, files: Sequence[OutFile], workers: Workers) -> EncodedRows:
+    def encoded(
+        self,
+        encoder: BlockEncoder,
+        files: Sequence[OutFile],
+        workers: Workers,
+        progress: Callable[[int], object],
+    ) -> EncodedRows:
         """Return the rows of the shards of `files`, encoded ahead while earlier ones are written."""
-        return EncodedRows(self, encoder, chain.from_iterable(file.shards for file in files), workers)
+        shards = chain.from_iterable(file.shards for file in files)
+        return EncodedRows(self, encoder, shards, workers, progress)
 
     def tensors(self, file: OutFile, encoder: BlockEncoder, rows: EncodedRows) -> list[TensorToWrite]:
         """Return the tensors of a file's shards, whose rows come from `rows`."""
@@ -152,13 +159,21 @@ class Layer:
 class EncodedRows:
     """Encoded blocks in the order in which a file's tensors want them: a shard's rows, then its scales."""
 
-    def __init__(self, layer: Layer, encoder: BlockEncoder, shards: Iterator[int], workers: Workers) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        encoder: BlockEncoder,
+        shards: Iterator[int],
+        workers: Workers,
+        progress: Callable[[int], object],
+    ) -> None:
         self._layer = layer
+        self._progress = progress
         self._blocks = workers.each(encoder, self._ranges(shards))
         self._scales: list[torch.Tensor] = []
         self._errors = self._no_errors()
 
-    def fetcher(self, leaf: str, shard: int):  # type: ignore[no-untyped-def]
+    def fetcher(self, leaf: str, shard: int) -> Callable[[int, int], torch.Tensor]:
         """Return the callable that a `TensorToWrite` takes its rows from."""
         start, _ = shard_rows(shard, self._layer.plan.padded_rows, self._layer.shards)
         if leaf == "weight":
@@ -178,6 +193,7 @@ class EncodedRows:
             self._errors[head].add(errors)
         if block.scale is not None:
             self._scales.append(block.scale)
+        self._progress((last - first) * self._layer.source.row_bytes)
         return block.weight
 
     def _ranges(self, shards: Iterator[int]) -> Iterator[tuple[int, int]]:

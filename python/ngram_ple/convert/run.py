@@ -13,7 +13,7 @@ from ngram_ple.checkpoint.files import INDEX_FILE
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.checkpoint.read import reading_threads
 from ngram_ple.checkpoint.safetensors_writer import write_config_and_index, write_safetensors
-from ngram_ple.config import NGramConfig
+from ngram_ple.config import LEGACY_QUANTIZATION_FILE, NGramConfig
 from ngram_ple.convert.blocks import Workers, find_amax
 from ngram_ple.convert.config import converted_config
 from ngram_ple.convert.head_errors import HeadErrors
@@ -113,8 +113,9 @@ def convert_checkpoint(
         for number in range(len(first.ple_layer_ids))
     ]
     read = {checkpoint.folder / "config.json"}.union(*(layer.source_files for layer in layers))
-    if (checkpoint.folder / INDEX_FILE).exists():
-        read.add(checkpoint.folder / INDEX_FILE)
+    for name in (INDEX_FILE, LEGACY_QUANTIZATION_FILE):
+        if (checkpoint.folder / name).exists():
+            read.add(checkpoint.folder / name)
     options = {
         "to": to,
         "shards": parts,
@@ -175,7 +176,7 @@ def _convert(
             record.amax[str(layer.number)] = amax
             record.save()
         encoder = layer.encoder(amax)
-        rows = layer.encoded(encoder, todo, workers)
+        rows = layer.encoded(encoder, todo, workers, progress)
         for file in mine:
             small = layer.small_tensors(amax) if file.shards.start == 0 else []
             tensors = [*small, *layer.tensors(file, encoder, rows)]
@@ -185,7 +186,6 @@ def _convert(
             write_safetensors(record.folder / file.name, tensors, durable=True)
             check_source()
             record.finish_file(file.name, [one.to_list() for one in rows.take_errors()])
-            progress(_source_bytes(layer, file))
     return weight_map
 
 
