@@ -13,12 +13,13 @@ import torch
 
 from ngram_ple import _core, ops
 from ngram_ple.checkpoint.layout import table_layout
-from ngram_ple.checkpoint.read import WEIGHT_BLOCK_BYTES
 from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
 from ngram_ple.convert.head_errors import HeadErrors, head_segments
 from ngram_ple.convert.source import PLAIN, Reader, SourceTable
 from ngram_ple.errors import CheckpointError
 from ngram_ple.hash_plan import HashPlan
+
+_BLOCK_BYTES = 2 << 20  # of the source: read, encoded and compared while a core's caches hold most of it
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -63,7 +64,7 @@ class Workers:
 
 def block_rows(source: SourceTable) -> int:
     """Rows of a block."""
-    return max(1, WEIGHT_BLOCK_BYTES // source.row_bytes)
+    return max(1, _BLOCK_BYTES // source.row_bytes)
 
 
 def row_ranges(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
