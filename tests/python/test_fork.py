@@ -19,6 +19,7 @@ SAID = "a forked child cannot use its parent's GPU: start worker processes by sp
 
 def in_child(work: Callable[[], str]) -> str:
     """What a forked child says; it must end by itself."""
+    gc.collect()  # or the child may destroy what earlier tests left
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
