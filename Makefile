@@ -65,6 +65,7 @@ gpu-test:
 # On what gpu-test built.
 gpu-bench:
 	PYTHONPATH=build/gpu/site $(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
+	PYTHONPATH=build/gpu/site $(PYTHON) bench/host_memory.py --json build/gpu/host_memory.json
 
 clean:
 	rm -rf $(VENV) build python/*.egg-info python/ngram_ple/*.so python/ngram_ple/_build_info.json
