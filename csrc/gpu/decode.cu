@@ -4,7 +4,7 @@ namespace ngram_ple::gpu {
 namespace {
 
 struct EveryRow {
-  static constexpr int kResidentBlocks = 8;
+  [[maybe_unused]] static constexpr int kResidentBlocks = 8;  // HIP does not ask
   NGP_DEVICE int64_t operator()(int64_t row) const { return row; }
 };
 
