@@ -10,8 +10,8 @@
 #   make gpu-bench the GPU kernels against their baselines there
 #   make clean     remove .venv and everything built
 # TORCH_SPEC is the torch to install, PYTHON the interpreter of a new .venv. What was made with other values of
-# TORCH_SPEC, CMAKE_ARGS, NGRAM_PLE_BACKEND, NGRAM_PLE_CUDA_ARCHS or CXX is made again, and so is all of it in a
-# copy of this folder.
+# TORCH_SPEC, CMAKE_ARGS, NGRAM_PLE_BACKEND, NGRAM_PLE_CUDA_ARCHS, NGRAM_PLE_HIP_ARCHS or CXX is made again, and so is
+# all of it in a copy of this folder.
 
 TORCH_SPEC ?= torch==2.13.0
 PYTHON ?= python3
@@ -28,7 +28,8 @@ APT_LINE := apt install make git g++ python3-venv python3-dev libgtest-dev
 
 SETTINGS := build/settings
 TORCH_SETTINGS := $(CURDIR) $(TORCH_SPEC)
-BUILD_SETTINGS := $(CURDIR) $(CMAKE_ARGS) $(NGRAM_PLE_BACKEND) $(NGRAM_PLE_CUDA_ARCHS) $(CXX) $(CXXFLAGS) $(LDFLAGS)
+BUILD_SETTINGS := $(CURDIR) $(CMAKE_ARGS) $(NGRAM_PLE_BACKEND) $(NGRAM_PLE_CUDA_ARCHS) $(NGRAM_PLE_HIP_ARCHS) \
+                  $(CXX) $(CXXFLAGS) $(LDFLAGS)
 
 .PHONY: FORCE demo test lint sanitize docs fuzz bench gpu-test gpu-bench clean system
 .DELETE_ON_ERROR:

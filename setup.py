@@ -3,6 +3,7 @@
 Environment variables:
   NGRAM_PLE_BACKEND     auto (default), cpu, cuda or hip
   NGRAM_PLE_CUDA_ARCHS  compute capabilities of a CUDA build, such as "90" or "80;90;100;120"
+  NGRAM_PLE_HIP_ARCHS   architectures of a HIP build, such as "gfx90a" or "gfx90a;gfx942"
   CMAKE_ARGS            further arguments for CMake
 and those that CMake itself reads: CXX, CXXFLAGS, LDFLAGS, CUDA_HOME, ...
 """
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parent
 MIN_TORCH = (2, 11)
 # What CMake takes up at the first configuration of a folder and keeps there.
 REMEMBERED = (
-    *("NGRAM_PLE_BACKEND", "NGRAM_PLE_CUDA_ARCHS", "CMAKE_ARGS"),
+    *("NGRAM_PLE_BACKEND", "NGRAM_PLE_CUDA_ARCHS", "NGRAM_PLE_HIP_ARCHS", "CMAKE_ARGS"),
     *("CXX", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH", "CMAKE_TOOLCHAIN_FILE"),
     *("CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH"),
 )
@@ -37,7 +38,7 @@ def fail(sentence: str) -> NoReturn:
 
 
 def find_torch() -> dict[str, str]:
-    """Find the torch to build against: {"version", "include", "lib"}.
+    """Find the torch to build against: {"version", "gpu", "include", "lib"}, as cmake/find_torch.py tells.
 
     torch is no build requirement, since an unpinned one would silently be another torch than the one the
     package runs with. It is looked for in this process's environment, then, past pip's build isolation, in
@@ -121,10 +122,12 @@ class CMakeBuild(build_ext):
             f"-DNGRAM_PLE_TORCH_INCLUDE={torch['include']}",
             f"-DNGRAM_PLE_TORCH_LIB={torch['lib']}",
             f"-DNGRAM_PLE_TORCH_VERSION={torch['version']}",
+            f"-DNGRAM_PLE_TORCH_GPU={torch['gpu']}",
             f"-DNGRAM_PLE_BACKEND={os.environ.get('NGRAM_PLE_BACKEND') or 'auto'}",
         ]
-        if archs := os.environ.get("NGRAM_PLE_CUDA_ARCHS"):
-            configure.append(f"-DNGRAM_PLE_CUDA_ARCHS={archs}")
+        for name in ("NGRAM_PLE_CUDA_ARCHS", "NGRAM_PLE_HIP_ARCHS"):
+            if archs := os.environ.get(name):
+                configure.append(f"-D{name}={archs}")
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         try:
             subprocess.run(configure, check=True)

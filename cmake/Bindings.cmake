@@ -49,6 +49,7 @@ add_library(ngram_ple_ops MODULE
   csrc/bindings/ngram_ids.cpp
   csrc/bindings/peers.cpp
   csrc/bindings/schemas.cpp
+  csrc/bindings/stream_symbol.cpp
   csrc/bindings/table_arguments.cpp)
 # C++20 as torch asks of code that includes its headers; everything below stays C++17.
 set_target_properties(ngram_ple_ops PROPERTIES PREFIX "" OUTPUT_NAME _ops SUFFIX ".so" CXX_STANDARD 20)

@@ -38,7 +38,9 @@ NGP_DEVICE Eight load_eight(Format from, const uint8_t* at, int count) {
       eight.value[2 * i + 1] = pair.high;
     }
   } else {
-    for (int i = 0; i < count; ++i) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {  // not `count`: an index that is known keeps the values in registers
+      if (i >= count) continue;
       uint32_t bits = 0;
       const int bytes = static_cast<int>(bytes_of(from));
       for (int k = 0; k < bytes; ++k)
@@ -59,7 +61,10 @@ NGP_DEVICE void store_bytes(uint8_t* to, const Word& word, int count) {
   } else {
     uint8_t bytes[sizeof(Word)];
     memcpy(bytes, &word, sizeof word);
-    for (int i = 0; i < count; ++i) store_once(to + i, bytes[i]);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Word)); ++i) {
+      if (i < count) store_once(to + i, bytes[i]);
+    }
   }
 }
 

@@ -43,21 +43,31 @@ inline void synchronize(Stream stream) {
   NGP_CALL(StreamSynchronize, static_cast<NGP_VENDOR(Stream_t)>(stream));
 }
 
-// A value in pinned host memory that every GPU reads and writes at its host address. Allowed while a stream
-// of this thread is captured.
-template <class T>
-T* new_pinned() {
+// Host memory that every GPU reads and writes at its host address. Allowed while a stream of this thread is
+// captured.
+inline void* allocate_pinned(size_t bytes) {
   void* memory = nullptr;
   NGP_VENDOR(StreamCaptureMode) mode = NGP_VENDOR(StreamCaptureModeRelaxed);
   NGP_CALL(ThreadExchangeStreamCaptureMode, &mode);
 #if defined(__HIPCC__)
-  const hipError_t error = hipHostMalloc(&memory, sizeof(T), hipHostMallocPortable | hipHostMallocMapped);
+  const hipError_t error = hipHostMalloc(&memory, bytes, hipHostMallocPortable | hipHostMallocMapped);
 #else
-  const cudaError_t error = cudaHostAlloc(&memory, sizeof(T), cudaHostAllocPortable | cudaHostAllocMapped);
+  const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
 #endif
   NGP_CALL(ThreadExchangeStreamCaptureMode, &mode);
-  check_host_call(error, "the allocation of a pinned word");
-  return new (memory) T{};
+  check_host_call(error, "the allocation of pinned memory");
+  return memory;
+}
+inline void free_pinned(void* memory) {
+#if defined(__HIPCC__)
+  (void)hipHostFree(memory);
+#else
+  (void)cudaFreeHost(memory);
+#endif
+}
+template <class T>
+T* new_pinned() {
+  return new (allocate_pinned(sizeof(T))) T{};
 }
 #endif
 

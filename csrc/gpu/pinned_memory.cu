@@ -94,7 +94,7 @@ const void* device_address_of(const void* host) {
     (void)hipGetLastError();
     return nullptr;
   }
-  return attributes.devicePointer;
+  return attributes.hostPointer != nullptr ? attributes.devicePointer : nullptr;
 #else
   cudaPointerAttributes attributes{};
   NGP_CALL(PointerGetAttributes, &attributes, host);

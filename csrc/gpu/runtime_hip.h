@@ -98,7 +98,7 @@ NGP_DEVICE void store_once(uint8_t* to, T value) {
 // --- Shared memory ----------------------------------------------------------------------------------
 
 NGP_DEVICE uint8_t* shared_memory() {
-  extern __shared__ uint4 shared_words[];
+  HIP_DYNAMIC_SHARED(uint4, shared_words)
   return reinterpret_cast<uint8_t*>(shared_words);
 }
 template <class T>

@@ -1,9 +1,12 @@
 """What this installation was built with."""
 
+import functools
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
+
+from ngram_ple.errors import ConfigError
 
 
 class BuildInfo(TypedDict):
@@ -34,7 +37,7 @@ def build_info() -> BuildInfo:
     """
     import torch
 
-    built = json.loads(Path(__file__).with_name("_build_info.json").read_text(encoding="utf-8"))
+    built = _built()
     return BuildInfo(
         version=metadata.version("ngram_ple"),
         backends=built["backends"],
@@ -43,3 +46,31 @@ def build_info() -> BuildInfo:
         torch_found=str(torch.__version__),
         compiler=built["compiler"],
     )
+
+
+def check_gpu_backend() -> None:
+    """Refuse a build for other GPUs than torch's: its kernels could not be launched on them.
+
+    Raises
+    ------
+    ConfigError
+        This torch runs on CUDA and the kernels were built for HIP or not at all, or the other way around.
+    """
+    import torch
+
+    wanted, version = ("hip", torch.version.hip) if torch.version.hip else ("cuda", torch.version.cuda)
+    backends = _built()["backends"]
+    if version is not None and wanted not in backends:
+        vendor = "ROCm" if wanted == "hip" else "CUDA"
+        raise ConfigError(
+            f"this torch is for {vendor} {version} and ngram_ple was built for {' and '.join(backends)}: "
+            f"install ngram_ple again with NGRAM_PLE_BACKEND={wanted}"
+        )
+
+
+@functools.cache
+def _built() -> dict[str, Any]:
+    built: dict[str, Any] = json.loads(
+        Path(__file__).with_name("_build_info.json").read_text(encoding="utf-8")
+    )
+    return built

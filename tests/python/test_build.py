@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (
-    *("NGRAM_PLE_BACKEND", "NGRAM_PLE_CUDA_ARCHS", "CMAKE_ARGS", "TORCH_SPEC"),
+    *("NGRAM_PLE_BACKEND", "NGRAM_PLE_CUDA_ARCHS", "NGRAM_PLE_HIP_ARCHS", "CMAKE_ARGS", "TORCH_SPEC"),
     *("CXX", "CXXFLAGS", "LDFLAGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"),
 )
 
@@ -76,6 +76,7 @@ def test_a_build_folder_for_each_way(tree: Path, tmp_path: Path) -> None:
     for name, value in (
         ("NGRAM_PLE_BACKEND", "cpu"),
         ("NGRAM_PLE_CUDA_ARCHS", "90"),
+        ("NGRAM_PLE_HIP_ARCHS", "gfx90a"),
         ("CMAKE_ARGS", "-DNGRAM_PLE_WERROR=ON"),
         ("CXX", "g++"),
     ):
@@ -111,6 +112,7 @@ def test_make_follows_its_settings(tree: Path, tmp_path: Path) -> None:
     for name, value in (
         ("NGRAM_PLE_BACKEND", "cpu"),
         ("NGRAM_PLE_CUDA_ARCHS", "80;90"),
+        ("NGRAM_PLE_HIP_ARCHS", "gfx90a;gfx942"),
         ("CMAKE_ARGS", "-DNAME='a b' -DNGRAM_PLE_WERROR=ON"),
         ("CXX", "/bin/true"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ngram_ple.build_info import check_gpu_backend
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table
@@ -38,7 +39,8 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
     Raises
     ------
     ConfigError
-        An unknown placement, a device that does not fit it, or no GPU for ``"device"`` and ``"pinned"``.
+        An unknown placement, a device that does not fit it, no GPU for ``"device"`` and ``"pinned"``, or
+        kernels that were built for others.
     """
     _check_placement(placement)
     wanted = None if device is None else parse_device(device)
@@ -52,6 +54,7 @@ def home_device(placement: str, device: torch.device | str | int | None = None) 
         raise ConfigError(
             f"placement {placement!r} needs a GPU that torch can use, got none; use placement='cpu'"
         )
+    check_gpu_backend()
     index = torch.cuda.current_device() if wanted is None or wanted.index is None else wanted.index
     return torch.device("cuda", index)
 

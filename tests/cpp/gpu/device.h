@@ -1,4 +1,4 @@
-// Device memory for the kernel tests. Which device is the build's choice: device_cuda.cu for a GPU,
+// Device memory for the kernel tests. Which device is the build's choice: device_gpu.cu for a GPU,
 // device_emulator.cpp for the SIMT emulator, where it is plain memory of the exact size under
 // AddressSanitizer.
 #pragma once

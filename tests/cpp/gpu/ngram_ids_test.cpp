@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "cpp/gpu/batches.h"
+#include "cpp/gpu/output_log.h"
 #include "gpu/launch.h"
 
 namespace ngram_ple::test {
@@ -14,6 +15,7 @@ std::vector<int64_t> run(const Batch& batch) {
   gpu::ngram_ids(device.view(), reinterpret_cast<int64_t*>(out.data()), nullptr);
   EXPECT_TRUE(out.guards_intact());
   const auto bytes = out.take();
+  log_output(bytes);
   std::vector<int64_t> ids(bytes.size() / 8);
   if (!ids.empty()) std::memcpy(ids.data(), bytes.data(), bytes.size());
   return ids;

@@ -1,11 +1,11 @@
 // Pinned regions of the real driver, and kernels that read them in place.
-#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
 #include "cpp/gpu/device.h"
+#include "gpu/host_runtime.h"
 #include "gpu/launch.h"
 #include "gpu/pinned_memory.h"
 #include "host_memory/pinned_region.h"
@@ -39,7 +39,7 @@ TEST(PinnedMemory, IsReadInPlaceAcrossItsPieces) {
   const gpu::Stream stream = gpu::new_stream(0);
   gpu::lookup({device_ids.data(), true}, static_cast<int64_t>(ids.size()), table, OutType::bf16, out.data(),
               stream);
-  ASSERT_EQ(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), cudaSuccess);
+  ASSERT_EQ(NGP_VENDOR(StreamSynchronize)(static_cast<NGP_VENDOR(Stream_t)>(stream)), NGP_VENDOR(Success));
   const auto got = out.download<uint8_t>();
   for (size_t i = 0; i < ids.size(); ++i) {
     const char* row = region->address() + ids[i] * kRowBytes;
@@ -57,7 +57,7 @@ TEST(PinnedMemory, OnlyMemoryThatIsPinnedAsAWholeHasADeviceAddress) {
   const DeviceBuffer pinned(100, 0, Placement::pinned);
   EXPECT_EQ(gpu::device_address(pinned.data(), 100), pinned.data());
   region->close();
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(NGP_VENDOR(GetLastError)(), NGP_VENDOR(Success));
 }
 
 TEST(PinnedMemory, IsPageableAgainOnceClosed) {
@@ -68,11 +68,11 @@ TEST(PinnedMemory, IsPageableAgainOnceClosed) {
   registrar->lock(page, kPage);
   EXPECT_EQ(gpu::device_address(page, kPage), page);
   EXPECT_THROW(registrar->lock(page, kPage), std::runtime_error);  // it is taken
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(NGP_VENDOR(GetLastError)(), NGP_VENDOR(Success));
   registrar->unlock(page);
   EXPECT_EQ(gpu::device_address(page, kPage), nullptr);
   registrar->unlock(page);
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(NGP_VENDOR(GetLastError)(), NGP_VENDOR(Success));
 }
 
 TEST(PinnedMemory, ThereMustBeSuchAGpu) {
@@ -82,19 +82,20 @@ TEST(PinnedMemory, ThereMustBeSuchAGpu) {
 
 TEST(CaptureId, IsZeroOutsideAndNewEveryTime) {
   const gpu::Stream stream = gpu::new_stream(0);
-  const auto handle = static_cast<cudaStream_t>(stream);
+  const auto handle = static_cast<NGP_VENDOR(Stream_t)>(stream);
   EXPECT_EQ(gpu::capture_id(stream), 0u);
   EXPECT_EQ(gpu::capture_id(nullptr), 0u);
   std::vector<uint64_t> ids;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeGlobal), cudaSuccess);
+    ASSERT_EQ(NGP_VENDOR(StreamBeginCapture)(handle, NGP_VENDOR(StreamCaptureModeGlobal)),
+              NGP_VENDOR(Success));
     ids.push_back(gpu::capture_id(stream));
     EXPECT_EQ(gpu::capture_id(stream), ids.back());
     const auto region = make_region(kPage, kPage);  // none of the capture's business
     EXPECT_NE(gpu::device_address(region->address(), kPage), nullptr);
-    cudaGraph_t graph = nullptr;
-    ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess);
-    cudaGraphDestroy(graph);
+    NGP_VENDOR(Graph_t) graph = nullptr;
+    ASSERT_EQ(NGP_VENDOR(StreamEndCapture)(handle, &graph), NGP_VENDOR(Success));
+    NGP_VENDOR(GraphDestroy)(graph);
   }
   EXPECT_NE(ids[0], 0u);
   EXPECT_NE(ids[0], ids[1]);

@@ -1,12 +1,14 @@
 // Random tables on the host and the device, and the bytes that their rows must decode to.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "core/numeric.h"
 #include "core/table_view.h"
 #include "cpp/gpu/batches.h"
+#include "cpp/gpu/output_log.h"
 
 namespace ngram_ple::test {
 
@@ -161,24 +163,29 @@ inline std::vector<uint8_t> expected_row(const TableView& table, int64_t id, Out
   return bytes;
 }
 
+// The same values, every NaN of them the same one.
+inline std::vector<uint8_t> with_one_nan(std::vector<uint8_t> values, OutType out) {
+  const size_t width = static_cast<size_t>(out_element_bytes(out));
+  for (size_t i = 0; i + width <= values.size(); i += width) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &values[i], width);
+    const bool is_nan = (out == OutType::bf16 && (bits & 0x7FFFu) > 0x7F80u) ||
+                        (out == OutType::fp16 && (bits & 0x7FFFu) > 0x7C00u) ||
+                        (out == OutType::fp32 && (bits & 0x7FFFFFFFu) > 0x7F800000u);
+    if (is_nan) std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(i), width, uint8_t{0xFF});
+  }
+  return values;
+}
+
 // Bit for bit, but that any NaN stands for any other in a decoded value. Returns the first byte that differs,
 // or -1.
 inline int64_t first_difference(const std::vector<uint8_t>& got, const std::vector<uint8_t>& wanted,
                                 OutType out) {
-  if (got.size() != wanted.size()) return 0;
-  const size_t width = static_cast<size_t>(out_element_bytes(out));
-  const auto is_nan = [&](const uint8_t* at) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, at, width);
-    if (out == OutType::bf16) return (bits & 0x7FFFu) > 0x7F80u;
-    if (out == OutType::fp16) return (bits & 0x7FFFu) > 0x7C00u;
-    return out == OutType::fp32 && (bits & 0x7FFFFFFFu) > 0x7F800000u;
-  };
-  for (size_t i = 0; i < got.size(); i += width) {
-    if (std::memcmp(&got[i], &wanted[i], width) == 0) continue;
-    if (!(is_nan(&got[i]) && is_nan(&wanted[i]))) return static_cast<int64_t>(i);
-  }
-  return -1;
+  const auto one = with_one_nan(got, out), other = with_one_nan(wanted, out);
+  log_output(one);
+  if (one.size() != other.size()) return 0;
+  const auto at = std::mismatch(one.begin(), one.end(), other.begin()).first;
+  return at == one.end() ? -1 : at - one.begin();
 }
 
 }  // namespace ngram_ple::test
