@@ -9,15 +9,16 @@ import torch
 
 from ngram_ple import layer_ops, ops
 from ngram_ple.checkpoint.identity import table_identity
-from ngram_ple.checkpoint.open import open_checkpoint
+from ngram_ple.checkpoint.open import open_table
 from ngram_ple.config import NGramConfig
 from ngram_ple.errors import ConfigError, NgramPleError, PrefetchError, shown
 from ngram_ple.formats import out_dtype_name, row_format
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.loaded_module import LoadedModule
+from ngram_ple.parallel import EtpGroup, ShardedTable, TokenCounts, on_all_ranks
 from ngram_ple.prefetch import Prefetcher
 from ngram_ple.stats import LookupStats, Watch
-from ngram_ple.tables import NodeCopy, home_device, node_copy, parse_device
+from ngram_ple.tables import NodeCopy, Table, home_device, make_table, node_copy, parse_device
 
 
 class NGramEmbedding(LoadedModule):
@@ -52,6 +53,12 @@ class NGramEmbedding(LoadedModule):
     share : NodeCopy, optional
         Memory for the table that other processes of the host use too, from `ngram_ple.tables.node_copy`; with
         ``share="node"``, `from_pretrained` sees to it.
+    etp : EtpGroup, optional
+        Ranks that share the table by rows. Construction, loading and every step are collective then: each
+        rank takes part, with as many tokens as it has, zero included.
+    reduce_results : bool
+        With `etp`, for ranks that all embed the same tokens: False returns this rank's rows with zeros for
+        the others', to a caller that sums over the group itself.
 
     Attributes
     ----------
@@ -70,6 +77,7 @@ class NGramEmbedding(LoadedModule):
     """
 
     _prefetcher: Prefetcher | None
+    _rows: Table | ShardedTable  # what looks ids up
     _ticket: torch.Tensor
 
     def __init__(
@@ -84,6 +92,8 @@ class NGramEmbedding(LoadedModule):
         max_tokens: int | None = None,
         prefetch_depth: int = 1,
         share: NodeCopy | None = None,
+        etp: EtpGroup | None = None,
+        reduce_results: bool = True,
     ) -> None:
         if not isinstance(config, NGramConfig):
             raise ConfigError(f"config must be an NGramConfig, got {type(config).__name__}")
@@ -99,7 +109,12 @@ class NGramEmbedding(LoadedModule):
         _check_positive("prefetch_depth", prefetch_depth)
         if share is not None:
             _check_shareable("meta" if on_meta else placement)
+        if etp is not None and share is not None:
+            raise ConfigError("share and etp exclude each other, got both")
+        if etp is None and not reduce_results:
+            raise ConfigError("reduce_results=False needs etp, got None")
         self._share = share
+        self.etp, self._reduce_results = etp, reduce_results
         self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs both
         super().__init__(config, geometry, plan, placement, home, dtype)
         self._out_dtype = out_dtype
@@ -118,6 +133,8 @@ class NGramEmbedding(LoadedModule):
         max_tokens: int | None = None,
         prefetch_depth: int = 1,
         share: str | None = None,
+        etp: EtpGroup | None = None,
+        reduce_results: bool = True,
         threads: int | None = None,
         progress: bool = False,
     ) -> NGramEmbedding:
@@ -140,6 +157,8 @@ class NGramEmbedding(LoadedModule):
             Whether the processes of this host that load the same table hold one copy of it, in host memory.
             The first fills it while the others wait; where that is impossible, which a line in the log tells,
             each has its own.
+        etp, reduce_results
+            As for the class. Each rank reads its own rows alone; one that fails makes all fail.
         threads : int, optional
             Reading threads.
         progress : bool
@@ -156,14 +175,10 @@ class NGramEmbedding(LoadedModule):
             raise ConfigError(f"share must be 'node' or None, got {shown(share)}")
         if share is not None:
             _check_shareable(placement)
-        checkpoint = open_checkpoint(path)
-        config = NGramConfig.from_pretrained(checkpoint.config, layer)
-        stored = checkpoint.table(config)
-        if format is not None and format != stored.format:
-            raise ConfigError(f"format must be {stored.format}, as {path} stores layer {layer}, got {format}")
-        derived = HashPlan.from_config(config)
-        plan = derived.with_buffers(stored.buffers, str(path))
-        stored.check(plan.padded_rows)
+        if share is not None and etp is not None:
+            raise ConfigError("share and etp exclude each other, got both")
+        found = on_all_ranks(etp, "opening the checkpoint", lambda: open_table(path, layer, format))
+        config, stored, plan = found.config, found.stored, found.plan
         shared = node_copy(table_identity(stored, 0, plan.padded_rows)) if share else contextlib.nullcontext()
         with shared as copy:
             embedding = cls(
@@ -176,8 +191,10 @@ class NGramEmbedding(LoadedModule):
                 max_tokens=max_tokens,
                 prefetch_depth=prefetch_depth,
                 share=copy,
+                etp=etp,
+                reduce_results=reduce_results,
             )
-            embedding._read(stored, derived, threads, progress)
+            embedding._read(stored, found.derived, threads, progress)
         return embedding
 
     @property
@@ -218,15 +235,19 @@ class NGramEmbedding(LoadedModule):
         query_start_loc: torch.Tensor,
         ngram_context: torch.Tensor,
         out: torch.Tensor | None = None,
+        token_counts: TokenCounts | None = None,
     ) -> torch.Tensor:
         """Embed a ragged batch: ``[T, H·head_dim]`` of `dtype`, into `out` when given.
 
-        A prefetch that this thread started is finalized, else one kernel hashes and looks up.
+        A prefetch that this thread started is finalized, else one kernel hashes and looks up; with `etp`, the
+        group exchanges rows.
 
         Parameters
         ----------
         input_ids, query_start_loc, ngram_context : Tensor
             int32 or int64 ``[T]``, ``[R + 1]``, ``[>= R, N - 1]``; see `ngram_ple.ops.ngram_ids`.
+        token_counts : sequence of int, optional
+            With `etp`: the tokens of each data-parallel rank of the group, which it asks them for otherwise.
 
         Raises
         ------
@@ -250,7 +271,7 @@ class NGramEmbedding(LoadedModule):
         if self._prefetcher is not None and self._prefetcher.started:
             return self.finalize_prefetch(input_ids.shape[0], out)
         with self._watch.batch("embed", input_ids.shape[0], lambda: self.compute_ngram_ids(*batch)):
-            return self.table.embed(
+            arguments = (
                 (input_ids.contiguous(), query_start_loc.contiguous(), ngram_context),
                 self._buffers_in_order(),
                 self.config.eos_token_id,
@@ -258,6 +279,9 @@ class NGramEmbedding(LoadedModule):
                 self._out_dtype,
                 out,
             )
+            if isinstance(self._rows, ShardedTable):
+                return self._rows.embed(*arguments, token_counts)
+            return self._rows.embed(*arguments)
 
     def _compiled_forward(
         self, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], out: torch.Tensor | None
@@ -274,7 +298,12 @@ class NGramEmbedding(LoadedModule):
         )
         return rows
 
-    def sync_lookup(self, ngram_ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def sync_lookup(
+        self,
+        ngram_ids: torch.Tensor,
+        out: torch.Tensor | None = None,
+        token_counts: TokenCounts | None = None,
+    ) -> torch.Tensor:
         """Look ids up on the current stream: ``[T, H]`` → ``[T, H, head_dim]``, into `out` when given."""
         if torch.compiler.is_compiling():
             if out is None:
@@ -284,7 +313,14 @@ class NGramEmbedding(LoadedModule):
             return out
         self._require_loaded()
         with self._watch.batch("lookup", ngram_ids.shape[0], lambda: ngram_ids):
-            return self.table.lookup(ngram_ids.contiguous(), self._out_dtype, out)
+            return self._look_up(ngram_ids.contiguous(), out, token_counts)
+
+    def _look_up(
+        self, ids: torch.Tensor, out: torch.Tensor | None, token_counts: TokenCounts | None
+    ) -> torch.Tensor:
+        if isinstance(self._rows, ShardedTable):
+            return self._rows.lookup(ids, self._out_dtype, out, token_counts)
+        return self._rows.lookup(ids, self._out_dtype, out)
 
     @property
     def supports_prefetch(self) -> bool:
@@ -292,7 +328,11 @@ class NGramEmbedding(LoadedModule):
         return self._prefetcher is not None
 
     def start_prefetch(
-        self, input_ids: torch.Tensor, query_start_loc: torch.Tensor, ngram_context: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        ngram_context: torch.Tensor,
+        token_counts: TokenCounts | None = None,
     ) -> None:
         """Begin looking a batch up on a side stream; nothing on placements without prefetch.
 
@@ -320,7 +360,11 @@ class NGramEmbedding(LoadedModule):
             self._require_loaded()
             inputs, tokens = (input_ids, query_start_loc, ngram_context), input_ids.shape[0]
             with self._watch.batch("start", tokens, lambda: self.compute_ngram_ids(*inputs)):
-                self._prefetcher.start(tokens, lambda ids: self.compute_ngram_ids(*inputs, out=ids))
+                self._prefetcher.start(
+                    tokens,
+                    lambda ids: self.compute_ngram_ids(*inputs, out=ids),
+                    None if self.etp is None else lambda ids, rows: self._look_up(ids, rows, token_counts),
+                )
 
     def finalize_prefetch(self, total_tokens: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wait, on the current stream, for the oldest batch that this thread started.
@@ -373,6 +417,32 @@ class NGramEmbedding(LoadedModule):
         their replays if they were captured meanwhile. Set it outside of captures.
         """
         self._watch.set_detailed(detailed)
+
+    def extra_repr(self) -> str:
+        """Return format, dtype, placement, rows, bytes, and the place in the ETP group."""
+        if not isinstance(self._rows, ShardedTable):
+            return super().extra_repr()
+        group, table = self._rows.group, self.table
+        return (
+            f"{super().extra_repr()}, etp=rank {group.rank} of {group.size} with rows "
+            f"{table.row_start}..{table.row_end - 1}, exchange={self._rows.exchange}"
+        )
+
+    def _make_table(self, device: torch.device) -> Table:
+        """Allocate the rows that this rank owns."""
+        if self.etp is None:
+            self._rows = super()._make_table(device)
+            return self._rows
+        self._rows = ShardedTable(
+            self.etp,
+            self._format,
+            self.placement,
+            self._plan.padded_rows,
+            device,
+            lambda start, end: make_table(self.placement, self._format, start, end, device),
+            self._reduce_results,
+        )
+        return self._rows.table
 
     def _materialize(self, device: torch.device) -> None:
         super()._materialize(device)

@@ -14,6 +14,7 @@ from ngram_ple.config import NGramConfig
 from ngram_ple.errors import NgramPleError
 from ngram_ple.formats import RowFormat
 from ngram_ple.hash_plan import HashPlan
+from ngram_ple.parallel import EtpGroup, RankGaveUpError, on_all_ranks
 from ngram_ple.table_module import TableModule
 
 
@@ -27,6 +28,7 @@ class LoadedModule(TableModule):
         See `TableModule`.
     """
 
+    etp: EtpGroup | None = None
     _loading: TableLoader | None
 
     def __init__(
@@ -83,8 +85,10 @@ class LoadedModule(TableModule):
         try:
             for name, tensor in itertools.chain([first], weights):
                 filled.add(self._loading.add(name, tensor))
-        except BaseException:
+        except BaseException as error:
             self._loading = None  # the next call starts over
+            if self.etp is not None and isinstance(error, Exception):
+                self.etp.fail(error)
             raise
         return {name for name in filled if name is not None}
 
@@ -98,15 +102,36 @@ class LoadedModule(TableModule):
         CheckpointError
             What is missing; more tensors may be loaded then, and the call repeated. Or hash buffers that fit
             neither the configuration nor the table: the load is over then, the next one starts anew.
+        ExchangeError
+            With `etp`: another rank failed; if that was in `load_weights`, the load is over on all ranks.
         """
-        loading = self._loading
-        if loading is None:
-            raise NgramPleError("finish_loading needs load_weights first, got no tensor")
-        loading.prove()
+        try:
+            loading = on_all_ranks(self.etp, "the proof that the table is complete", self._proved)
+        except RankGaveUpError:
+            self._loading = None  # that rank starts over, and so do all
+            raise
         self._loading = None
-        self._set_plan(self._plan_before_loading.with_buffers(loading.buffers, "the loaded tensors"))
-        loading.finish()
+
+        def finish() -> None:
+            self._set_plan(self._plan_before_loading.with_buffers(loading.buffers, "the loaded tensors"))
+            loading.finish()
+
+        on_all_ranks(self.etp, "the end of loading", finish, lambda _: self._shared_facts())
         self._finish_table()
+
+    def _proved(self) -> TableLoader:
+        if self._loading is None:
+            raise NgramPleError("finish_loading needs load_weights first, got no tensor")
+        self._loading.prove()
+        return self._loading
+
+    def _shared_facts(self) -> object:
+        """Return what must be equal on all ranks of a group, who hash and decode for one another."""
+        plan, scale = self._plan, self.table.global_scale
+        return (
+            plan.multipliers, plan.head_sizes, plan.head_offsets, str(self.dtype),
+            None if scale is None else float(scale),
+        )  # fmt: skip
 
     def _read(self, stored: StoredTable, derived: HashPlan, threads: int | None, progress: bool) -> None:
         """Fill the table from files; `derived` is the plan before the stored buffers had their say."""
@@ -129,8 +154,13 @@ class LoadedModule(TableModule):
                 if self._share is not None:
                     self._share.show_progress()
 
-            read_table(
-                stored, self.table, padded_rows=self._plan.padded_rows, threads=threads, progress=advance
+            on_all_ranks(
+                self.etp,
+                "reading the table",
+                lambda: read_table(
+                    stored, self.table, padded_rows=self._plan.padded_rows, threads=threads, progress=advance
+                ),
+                lambda _: self._shared_facts(),
             )
         self._finish_table()
 

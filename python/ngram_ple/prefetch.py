@@ -13,6 +13,7 @@ from ngram_ple.side_stream import Buffer, Started, side_streams
 from ngram_ple.tables import Table
 
 Hash = Callable[[torch.Tensor], object]
+LookUp = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 class Prefetcher:
@@ -70,7 +71,7 @@ class Prefetcher:
         found: list[Started] = self._mine.started
         return found
 
-    def start(self, tokens: int, hash_into: Hash) -> None:
+    def start(self, tokens: int, hash_into: Hash, look_up: LookUp | None = None) -> None:
         """Hash on the current stream and look up on the side stream.
 
         Parameters
@@ -78,6 +79,8 @@ class Prefetcher:
         tokens : int
         hash_into : callable
             Writes the ids of the batch into the int64 ``[tokens, H]`` that it is given.
+        look_up : callable, optional
+            Fills ``[tokens, H, head_dim]`` with the rows of ids, in place of the table alone.
 
         Raises
         ------
@@ -88,7 +91,7 @@ class Prefetcher:
         capture = _core.capture_id(current.cuda_stream)
         with self._side.lock, torch.cuda.device(self._device):
             self._forget_given_up(capture)
-            buffer = self._take(tokens, capture)
+            buffer = self._take(max(tokens, 1), capture)
             side = self._side.captured if capture else self._side.running
             buffer.wait_until_used(current, capture)
             ids, rows = buffer.ids[:tokens], buffer.rows[:tokens]
@@ -96,7 +99,7 @@ class Prefetcher:
             side.wait_event(buffer.record(current, capture))
             started = buffer.start(tokens, capture)
             with torch.cuda.stream(side):
-                self._look_up(ids, rows)
+                (look_up or self._look_up)(ids, rows)
                 buffer.record(side, capture)
             self.started.append(started)
 

@@ -94,6 +94,11 @@ class TableModule(torch.nn.Module):
             getattr(self, name).copy_(torch.tensor(getattr(plan, field), dtype=torch.int64, device="cpu"))
         self._plan = plan
 
+    @property
+    def padded_rows(self) -> int:
+        """Rows of the whole table, those of other ranks included."""
+        return self._plan.padded_rows
+
     def _buffers_in_order(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.layer_multipliers, self.ngram_heads_vocab_sizes, self.ngram_heads_offsets
 
@@ -113,6 +118,13 @@ class TableModule(torch.nn.Module):
             raise NgramPleError(
                 "the table is shared with other processes, which may be reading it: it is filled once; load "
                 "into a module without share"
+            )
+
+    def _require_whole(self) -> None:
+        if self.table.is_shard:
+            raise NgramPleError(
+                "a state dict holds whole tables, got one whose rows are shared out over a group: use "
+                "load_weights, and table_in_state_dict = False"
             )
 
     def _finish_table(self) -> None:
@@ -174,6 +186,7 @@ class TableModule(torch.nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.table_in_state_dict:
+            self._require_whole()
             self._require_loaded()
             destination[prefix + _TABLE_KEY] = self.table.slots
             if self.table.global_scale is not None:
@@ -216,6 +229,7 @@ class TableModule(torch.nn.Module):
 
     def _check_stored_table(self, prefix: str, slots: Any, scale: Any) -> None:
         self._require_own_table()
+        self._require_whole()
         if self.table.slots.is_meta:
             raise NgramPleError(
                 f"{prefix}{_TABLE_KEY} needs memory, got a module on the meta device: call to_empty first"

@@ -129,6 +129,7 @@ def test_json(inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "dtype": "fp16",
         "placement": "cpu",
         "device": "cpu",
+        "ranks": 1,
         "tokens": tokens,
         "requests": len(inputs.requests),
         "rows": 4 * tokens,

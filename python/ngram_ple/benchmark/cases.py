@@ -80,7 +80,7 @@ def make_batches(tokens: int, requests: int, device: torch.device | str, seed: i
 def make_random_table(format: RowFormat, rows: int, placement: str, device: torch.device) -> Table:
     """Allocate a table and fill it with random rows whose values are finite and of ordinary size."""
     table = make_table(placement, format, 0, rows, device)
-    pattern = _random_slots(format, 1 << 16).to(device)
+    pattern = random_slots(format, 1 << 16).to(device)
     for begin in range(0, rows, len(pattern)):
         part = table.slots[begin : begin + len(pattern)]
         part.copy_(pattern[: len(part)])
@@ -89,7 +89,8 @@ def make_random_table(format: RowFormat, rows: int, placement: str, device: torc
     return table
 
 
-def _random_slots(format: RowFormat, rows: int) -> torch.Tensor:
+def random_slots(format: RowFormat, rows: int) -> torch.Tensor:
+    """Make uint8 ``[rows, slot_bytes]`` of finite values of ordinary size, on the CPU."""
     values = torch.randn((rows, format.head_dim), device="cpu")
     plain = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if format.name in plain:

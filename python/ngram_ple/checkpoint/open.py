@@ -15,7 +15,8 @@ from ngram_ple.checkpoint.files import Report, locate_tensors
 from ngram_ple.checkpoint.loader import TableLoader, small_tensor
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
 from ngram_ple.config import NGramConfig, read_config
-from ngram_ple.errors import CheckpointError
+from ngram_ple.errors import CheckpointError, ConfigError
+from ngram_ple.hash_plan import HashPlan
 from ngram_ple.quantization import explain_format
 
 if TYPE_CHECKING:
@@ -154,6 +155,43 @@ def open_checkpoint(path: str | os.PathLike[str], report: Report | None = None) 
             f"{folder}: must be a checkpoint folder, got {'a file' if folder.exists() else 'nothing'}"
         )
     return Checkpoint(folder, read_config(folder), locate_tensors(folder, report))
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A checkpoint's table, proved complete by its headers.
+
+    Attributes
+    ----------
+    config : NGramConfig
+    stored : StoredTable
+    derived, plan : HashPlan
+        What the configuration gives, and what it is with the stored hash buffers.
+    """
+
+    config: NGramConfig
+    stored: StoredTable
+    derived: HashPlan
+    plan: HashPlan
+
+
+def open_table(path: str | os.PathLike[str], layer: int, format: str | None = None) -> FoundTable:
+    """Open a checkpoint folder and find the table of PLE layer `layer` in it.
+
+    Raises
+    ------
+    ConfigError, CheckpointError
+        What is wrong, a `format` that is not what is stored included.
+    """
+    checkpoint = open_checkpoint(path)
+    config = NGramConfig.from_pretrained(checkpoint.config, layer)
+    stored = checkpoint.table(config)
+    if format is not None and format != stored.format:
+        raise ConfigError(f"format must be {stored.format}, as {path} stores layer {layer}, got {format}")
+    derived = HashPlan.from_config(config)
+    plan = derived.with_buffers(stored.buffers, str(path))
+    stored.check(plan.padded_rows)
+    return FoundTable(config, stored, derived, plan)
 
 
 def read_table(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,14 @@ import torch
 from tqdm import tqdm
 
 from ngram_ple.checkpoint.open import open_checkpoint
-from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
-from ngram_ple.checkpoint.safetensors_writer import TensorToWrite, write_safetensors
-from ngram_ple.cli import options, out_file, report
+from ngram_ple.checkpoint.safetensors_writer import write_safetensors
+from ngram_ple.cli import options, out_file, ranks, report
+from ngram_ple.cli.embed_pieces import Pieces
 from ngram_ple.config import NGramConfig
 from ngram_ple.embedding import NGramEmbedding
 from ngram_ple.errors import NgramPleError
 from ngram_ple.formats import OUT_DTYPES
+from ngram_ple.parallel import EtpGroup, on_all_ranks
 from ngram_ple.tables import PLACEMENTS, home_device
 from ngram_ple.text import RaggedTokens, TextTokenizer, read_paragraphs, tokenize
 
@@ -39,11 +39,15 @@ result is a safetensors file, for T tokens in R requests and H heads:
   input_ids        [T]                int64    the tokens
   query_start_loc  [R + 1]            int64    where each request begins, and T
 
-It is written block by block and appears under its name once it is whole."""
+It is written block by block and appears under its name once it is whole.
+
+Started by torchrun, the ranks share the table by rows, one GPU each or on CPUs, each embeds
+a part of every batch, and the first one writes."""
 
 _EPILOG = """\
 example:
-  ngram-ple embed ./checkpoint --text book.txt --tokenizer tokenizer.json --out book.safetensors"""
+  ngram-ple embed ./checkpoint --text book.txt --tokenizer tokenizer.json --out book.safetensors
+  torchrun --nproc_per_node 2 -m ngram_ple embed ./checkpoint --placement device ..."""
 
 
 def add(subparsers: Any) -> None:
@@ -96,19 +100,24 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    done = embed_text(
-        arguments.checkpoint,
-        arguments.text,
-        arguments.tokenizer,
-        arguments.out,
-        layer=arguments.layer,
-        dtype=arguments.dtype,
-        placement=arguments.placement,
-        threads=arguments.threads,
-        batch_tokens=arguments.batch_tokens,
-        force=arguments.force,
-        progress=options.shows_progress(arguments),
-    )
+    with ranks.started_by_torchrun(arguments.placement) as etp:
+        first = etp is None or etp.rank == 0
+        done = embed_text(
+            arguments.checkpoint,
+            arguments.text,
+            arguments.tokenizer,
+            arguments.out,
+            layer=arguments.layer,
+            dtype=arguments.dtype,
+            placement=arguments.placement,
+            threads=arguments.threads,
+            batch_tokens=arguments.batch_tokens,
+            force=arguments.force,
+            progress=first and options.shows_progress(arguments),
+            etp=etp,
+        )
+    if not first:
+        return
     if arguments.json:
         report.print_json(asdict(done))
     else:
@@ -125,6 +134,8 @@ class EmbedReport:
         The files, as given.
     layer, format, dtype, placement, device
         What the table is, and where it was.
+    ranks : int
+        Processes that shared it.
     tokens, requests : int
         T and R.
     rows, distinct_rows, table_rows : int
@@ -150,6 +161,7 @@ class EmbedReport:
     dtype: str
     placement: str
     device: str
+    ranks: int
     tokens: int
     requests: int
     rows: int
@@ -175,7 +187,7 @@ class EmbedReport:
                 f"{self.tokens_per_second:,.0f} (the pass that hashes and looks up: {self.seconds:.3f} s of "
                 f"{self.total_seconds:.3f} s in all)",
             ),
-            ("placement", f"{self.placement} ({self.device})"),
+            ("placement", f"{self.placement} ({self.device})" + (f", {self.ranks} ranks" * (self.ranks > 1))),
             ("format", self.format),
             ("dtype", self.dtype),
             ("result", f"{self.out} ({report.size(self.out_bytes)})"),
@@ -195,10 +207,12 @@ def embed_text(
     batch_tokens: int = _BATCH_TOKENS,
     force: bool = False,
     progress: bool = False,
+    etp: EtpGroup | None = None,
 ) -> EmbedReport:
     """Embed the paragraphs of a text and write the result; the parameters are the command's.
 
-    Memory: the table, 8 bytes a token, a byte a table row, and a batch of results.
+    Memory: the table, 8 bytes a token, a byte a table row, and a batch of results. The ranks of `etp` share
+    the table and the work, and the first of them writes.
 
     Raises
     ------
@@ -209,7 +223,12 @@ def embed_text(
         A file that cannot be read or written. Nothing half-written is left.
     """
     began = time.perf_counter()
-    out_file.check("--out", out, checkpoint, (text, tokenizer), force)
+    writes = etp is None or etp.rank == 0
+    on_all_ranks(
+        etp,
+        "embed",
+        lambda: out_file.check("--out", out, checkpoint, (text, tokenizer), force) if writes else None,
+    )
     if threads is not None:
         torch.set_num_threads(threads)
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's, read at its first use
@@ -217,14 +236,24 @@ def embed_text(
     config = NGramConfig.from_pretrained(open_checkpoint(checkpoint).config, layer)
     tokens = read_tokens(text, TextTokenizer(tokenizer), config, progress)
     row_bytes = config.ple_embed_dim * _DTYPES[dtype].itemsize
-    out_file.check_room(out, tokens.num_tokens * (row_bytes + 8 * config.num_heads + 8))
+    if writes:
+        out_file.check_room(out, tokens.num_tokens * (row_bytes + 8 * config.num_heads + 8))
     embedding = NGramEmbedding.from_pretrained(
-        checkpoint, layer, placement=placement, dtype=_DTYPES[dtype], threads=threads, progress=progress
+        checkpoint,
+        layer,
+        placement=placement,
+        dtype=_DTYPES[dtype],
+        threads=threads,
+        progress=progress,
+        etp=etp,
     )
     with tqdm(total=tokens.num_tokens, desc="embedding", unit="token", disable=not progress) as bar:
-        pieces = _Pieces(tokens, embedding, bar.update)
+        pieces = Pieces(tokens, embedding, bar.update)
         try:
-            write_safetensors(out_file.real(out), pieces.tensors(batch_tokens))
+            if writes:
+                write_safetensors(out_file.real(out), pieces.tensors(batch_tokens))
+            else:
+                pieces.take_part(batch_tokens)
         except OSError as error:
             error.filename = str(out)  # not the file that becomes it, and none at all when a disk is full
             raise
@@ -240,6 +269,7 @@ def embed_text(
         dtype=dtype,
         placement=placement,
         device=str(embedding.layer_multipliers.device),
+        ranks=1 if etp is None else etp.size,
         tokens=tokens.num_tokens,
         requests=tokens.num_requests,
         rows=rows,
@@ -247,66 +277,11 @@ def embed_text(
         table_rows=pieces.seen.shape[0],
         bytes_read=rows * (format.row_bytes + format.scale_bytes),
         embedding_dim=config.ple_embed_dim,
-        out_bytes=out.stat().st_size,
+        out_bytes=out.stat().st_size if writes else 0,
         seconds=pieces.seconds,
         tokens_per_second=tokens.num_tokens / max(pieces.seconds, 1e-9),
         total_seconds=time.perf_counter() - began,
     )
-
-
-class _Pieces:
-    """The result's tensors, computed piece by piece while they are written."""
-
-    def __init__(
-        self, tokens: RaggedTokens, embedding: NGramEmbedding, progress: Callable[[int], object]
-    ) -> None:
-        self.seconds = 0.0
-        self.seen = torch.zeros(embedding.table.row_end, dtype=torch.bool)
-        self._tokens = tokens
-        self._embedding = embedding
-        self._progress = progress
-        self._device = embedding.layer_multipliers.device
-
-    def tensors(self, batch_tokens: int) -> list[TensorToWrite]:
-        """Return what the file holds; 8-byte values first, which keeps every tensor aligned."""
-        ids, starts = self._tokens.input_ids, self._tokens.query_start_loc
-        config = self._embedding.config
-        total = self._tokens.num_tokens
-        code = DTYPE_CODES[self._embedding.dtype]
-        return [
-            TensorToWrite("input_ids", "I64", (total,), lambda first, last: ids[first:last]),
-            TensorToWrite(
-                "query_start_loc", "I64", tuple(starts.shape), lambda first, last: starts[first:last]
-            ),
-            TensorToWrite("ngram_ids", "I64", (total, config.num_heads), self._ngram_ids, batch_tokens),
-            TensorToWrite("embeddings", code, (total, config.ple_embed_dim), self._embeddings, batch_tokens),
-        ]
-
-    def _batch(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        config = self._embedding.config
-        parts = self._tokens.chunk(first, last, config.ngram_size - 1, config.eos_token_id)
-        ids, starts, context = (part.to(self._device) for part in parts)
-        return ids, starts, context
-
-    def _ngram_ids(self, first: int, last: int) -> torch.Tensor:
-        ids = self._embedding.compute_ngram_ids(*self._batch(first, last)).cpu()
-        self.seen[ids.reshape(-1)] = True
-        return ids
-
-    def _embeddings(self, first: int, last: int) -> torch.Tensor:
-        batch = self._batch(first, last)
-        self._synchronize()
-        began = time.perf_counter()
-        rows = self._embedding(*batch)
-        self._synchronize()
-        self.seconds += time.perf_counter() - began
-        self._progress(last - first)
-        assert isinstance(rows, torch.Tensor)
-        return rows
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def read_tokens(text: Path, tokenizer: TextTokenizer, config: NGramConfig, progress: bool) -> RaggedTokens:

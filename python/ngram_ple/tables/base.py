@@ -17,6 +17,7 @@ class _Decoding(TypedDict):
     out_dtype: str
     head_dim: int
     row_start: int
+    row_end: int
 
 
 class Table:
@@ -37,6 +38,8 @@ class Table:
     ----------
     global_scale : Tensor or None
         float32 ``[1]`` beside the slots, for formats that have one; NaN until it is set.
+    is_shard : bool
+        Whether other ranks hold the rest, so that rows outside are no fault (``NGRAM_PLE_CHECK=1``).
     """
 
     placement = ""
@@ -48,6 +51,7 @@ class Table:
         self.slots = slots
         self.row_start = row_start
         self.row_end = row_start + slots.shape[0]
+        self.is_shard = False
         self.global_scale = (
             torch.full((1,), float("nan"), dtype=torch.float32, device=slots.device)
             if format.has_global_scale
@@ -94,6 +98,7 @@ class Table:
             "out_dtype": out_dtype,
             "head_dim": self.format.head_dim,
             "row_start": self.row_start,
+            "row_end": self.row_end if self.is_shard else -1,
         }
 
     def direct(self, leaf: str, first_row: int, num_rows: int) -> memoryview | None:

@@ -13,14 +13,31 @@ class DeviceTable(Table):
 
     It is filled through one pinned block a reading thread, each copied on a stream of its own, so that reads
     and copies overlap and no second copy of the table ever exists.
+
+    Parameters
+    ----------
+    format : RowFormat
+    row_start, row_end : int
+        The global rows held.
+    device : torch.device
+    slots : Tensor, optional
+        Memory for them, uint8 ``[row_end - row_start, slot_bytes]``; allocated by default.
     """
 
     placement = "device"
     most_threads = 8  # with blocks of 8 MiB: 64 MiB of pinned memory, and faster than 16 on an H200
     _non_blocking = True
 
-    def __init__(self, format: RowFormat, row_start: int, row_end: int, device: torch.device) -> None:
-        slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
+    def __init__(
+        self,
+        format: RowFormat,
+        row_start: int,
+        row_end: int,
+        device: torch.device,
+        slots: torch.Tensor | None = None,
+    ) -> None:
+        if slots is None:
+            slots = torch.empty((row_end - row_start, format.slot_bytes), dtype=torch.uint8, device=device)
         super().__init__(format, slots, row_start)
         # The memory may be a block that earlier work on this stream still uses: fills begin after that.
         self._allocated = torch.cuda.Event()  # type: ignore[no-untyped-call]
