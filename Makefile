@@ -67,6 +67,7 @@ gpu-test:
 gpu-bench:
 	PYTHONPATH=build/gpu/site $(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
 	PYTHONPATH=build/gpu/site $(PYTHON) bench/host_memory.py --json build/gpu/host_memory.json
+	[ "$$(nvidia-smi -L | wc -l)" -lt 2 ] || PYTHONPATH=build/gpu/site $(PYTHON) bench/etp.py --json build/gpu/etp.json
 
 clean:
 	rm -rf $(VENV) build python/*.egg-info python/ngram_ple/*.so python/ngram_ple/_build_info.json

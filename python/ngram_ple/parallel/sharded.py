@@ -205,12 +205,12 @@ class ShardedTable:
 def _most_reduced_bytes(device: torch.device, one_host: bool) -> int:
     """Bytes of decoded rows up to which ``auto`` sums them, and beyond which it asks for each row once.
 
-    Few bytes cost less than the further collectives and the wait for sizes. Measured on GPUs of one host
-    (docs/etp.md); across hosts and on CPUs, bytes cost more.
+    Few bytes cost less than the further collectives and the wait for sizes. From measurements on GPUs of
+    one host (docs/etp.md); across hosts, where bytes cost more, an estimate.
     """
     if device.type != "cuda":
         return 64 << 10
-    return 16 << 20 if one_host else 4 << 20
+    return 256 << 20 if one_host else 32 << 20
 
 
 def _try_peer(
