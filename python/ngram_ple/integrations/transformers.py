@@ -137,7 +137,8 @@ class AcceleratedNGramEmbedding(torch.nn.Module):
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        destination[prefix + _WEIGHT] = self.embedding.weight(self.embedding.dtype, self.home)
+        embedding = self.embedding
+        destination[prefix + _WEIGHT] = embedding.weight(embedding.dtype, embedding.table.slots.device)
         for name in BUFFER_FIELDS:
             destination[prefix + name] = self.embedding.get_buffer(name)
 

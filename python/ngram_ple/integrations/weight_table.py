@@ -92,7 +92,8 @@ class WeightEmbedding(NGramEmbedding):
         ):
             return super()._make_table(device)
         self.shares_weight = True
-        return Table(self._format, weight.view(torch.uint8), 0)
+        self._rows = Table(self._format, weight.view(torch.uint8), 0)
+        return self._rows
 
     def write_weight(self, weight: torch.Tensor) -> None:
         """Write all rows, encoded block by block.
@@ -122,11 +123,11 @@ class WeightEmbedding(NGramEmbedding):
                 self.table.write("weight_scale", begin, scales.view(torch.uint8))
 
     def weight(self, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return the table as a weight: its own memory where it is stored so, else decoded block by block."""
-        stored = next((dtype for dtype, name in OUT_DTYPES.items() if name == self._format.name), None)
-        if stored is not None:
-            return self.table.slots.view(stored).to(device, dtype)
-        rows = self.table.slots.shape[0]
+        """Return the table as a weight: its own memory where it is stored so, else a decoded copy."""
+        slots = self.table.slots
+        if OUT_DTYPES[dtype] == self._format.name and slots.device == device:
+            return slots.view(dtype)
+        rows = slots.shape[0]
         weight = torch.empty((rows, self._format.head_dim), dtype=dtype, device=device)
         for begin in range(0, rows, self._step):
             end = min(begin + self._step, rows)
