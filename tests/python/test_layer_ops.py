@@ -294,7 +294,7 @@ class RecordingPrefetcher:
         self.module = module
         self.calls: list[Any] = []
 
-    def start(self, tokens: int, hash_into: Any) -> None:
+    def start(self, tokens: int, hash_into: Any, look_up: None) -> None:
         ids = torch.empty((tokens, CONFIG.num_heads), dtype=torch.int64)
         hash_into(ids)
         self.calls.append(self.module.table.lookup(ids, "bf16").flatten(1))
