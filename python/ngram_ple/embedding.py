@@ -109,6 +109,8 @@ class NGramEmbedding(LoadedModule):
         _check_positive("prefetch_depth", prefetch_depth)
         if share is not None:
             _check_shareable("meta" if on_meta else placement)
+        if etp is not None and not isinstance(etp, EtpGroup):
+            raise ConfigError(f"etp must be an EtpGroup or None, got {shown(etp)}")
         if etp is not None and share is not None:
             raise ConfigError("share and etp exclude each other, got both")
         if etp is None and not reduce_results:

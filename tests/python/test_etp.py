@@ -13,8 +13,9 @@ from batches import FORMATS
 from etp_tasks import make_batch
 from etp_world import World
 from modules import CONFIG, loaded, rows_of
-from ngram_ple import ExchangeError, NGramEmbedding
+from ngram_ple import ConfigError, ExchangeError, NGramEmbedding
 from ngram_ple.formats import row_format
+from ngram_ple.parallel import EtpGroup
 from reference import assert_same
 from seeds import for_seeds
 
@@ -157,6 +158,15 @@ def test_the_groups_own_mistakes(world: World) -> None:
             assert message in str(error)
     for error in world.answers([0, 1], etp_tasks.construct, [{"reduce_results": False}] * 2):
         assert "reduce_results=False needs ranks that embed the same tokens" in str(error)
+
+
+def test_what_is_no_group() -> None:
+    with pytest.raises(ExchangeError, match=r"needs torch\.distributed\.init_process_group first"):
+        EtpGroup()
+    with pytest.raises(ConfigError, match="etp must be an EtpGroup or None, got 2"):
+        NGramEmbedding(CONFIG, placement="cpu", etp=2)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="reduce_results=False needs etp"):
+        NGramEmbedding(CONFIG, placement="cpu", reduce_results=False)
 
 
 def test_config_is_that_of_the_tests() -> None:

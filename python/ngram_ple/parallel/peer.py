@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -127,14 +128,21 @@ def _check_topology(group: EtpGroup, device: torch.device) -> None:
     gpu = str(torch.cuda.get_device_properties(device).uuid) if is_gpu else str(device)
     has_memory = importlib.util.find_spec("torch.distributed._symmetric_memory") is not None
     missing = None if is_gpu and has_memory else "no symmetric memory in torch" if is_gpu else "no GPU"
-    places = group.gather((gpu, missing))
-    for rank, (gpu, missing) in enumerate(places):
+    places = group.gather((gpu, missing, _namespace()))
+    for rank, (gpu, missing, namespace) in enumerate(places):
         if missing is not None:
             raise ExchangeError(f"rank {rank} of the ETP group has {missing}")
         if group.hosts[rank] != group.hosts[0]:
             raise ExchangeError(f"ranks 0 and {rank} of the ETP group are on different hosts")
-        if gpu in [other for other, _ in places[:rank]]:
+        if namespace != places[0][2]:  # processes that cannot see each other cannot hand memory over
+            raise ExchangeError(f"ranks 0 and {rank} of the ETP group are in different containers")
+        if gpu in [other for other, *_ in places[:rank]]:
             raise ExchangeError(f"rank {rank} of the ETP group shares its GPU with another")
+
+
+def _namespace() -> str:
+    link = Path("/proc/self/ns/pid")
+    return str(link.readlink()) if link.is_symlink() else ""
 
 
 def _symmetric_block(
