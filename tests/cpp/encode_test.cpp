@@ -32,7 +32,7 @@ struct Call {
         rows(static_cast<size_t>(what.rows * format().row_bytes), 1),
         scales(static_cast<size_t>(what.rows * (what.scale_is_bf16 ? 2 : format().scale_bytes)), 1),
         args{what.from, format(), format().has_global_scale ? scale : 1.0f, what.scale_is_bf16} {
-    std::memcpy(values.data(), numbers.data(), numbers.size());
+    if (!numbers.empty()) std::memcpy(values.data(), numbers.data(), numbers.size());
     cpu::encode(args, values.data(), what.rows, rows.data(), scales.data());
   }
   Call(const EncodeCase& given, std::vector<uint8_t> bytes) : Call(given, bytes, table_scale(given, bytes)) {}
