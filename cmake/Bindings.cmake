@@ -48,6 +48,7 @@ add_library(ngram_ple_ops MODULE
   csrc/bindings/lookup.cpp
   csrc/bindings/ngram_ids.cpp
   csrc/bindings/peers.cpp
+  csrc/bindings/pinned_reader.cpp
   csrc/bindings/schemas.cpp
   csrc/bindings/stream_symbol.cpp
   csrc/bindings/table_arguments.cpp)

@@ -103,3 +103,21 @@ def lookup_nvfp4(
     _decode_nvfp4_row[(ids.numel(),)](
         ids, codes, scales, global_scale, out, width, BLOCK=triton.next_power_of_2(width), num_warps=1
     )
+
+
+@triton.jit
+def _decode_fp8_row(ids, codes, global_scale, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    value = tl.load(codes + tl.load(ids + row) * width + at, mask=inside, other=0.0).to(tl.bfloat16)
+    scale = tl.load(global_scale).to(tl.bfloat16)
+    tl.store(out + row * width + at, value * scale, mask=inside)
+
+
+def lookup_fp8(ids: torch.Tensor, codes: torch.Tensor, global_scale: torch.Tensor, out: torch.Tensor) -> None:
+    """Decode rows of E4M3 codes ``[N, head_dim]``."""
+    width = codes.shape[1]
+    _decode_fp8_row[(ids.numel(),)](
+        ids, codes, global_scale, out, width, BLOCK=triton.next_power_of_2(width), num_warps=1
+    )

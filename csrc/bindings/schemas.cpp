@@ -18,6 +18,9 @@
 #define NGP_PEERS_ARGUMENTS                                                                                  \
   "Tensor block, Tensor block_addresses, Tensor? global_scale, *, str format, str out_dtype, int head_dim, " \
   "int num_rows"
+#define NGP_PINNED_ARGUMENTS                                                                           \
+  "Tensor ids, Tensor weight, Tensor? global_scale, *, int reader, str way, int sms, str format, str " \
+  "out_dtype, int head_dim, int row_start=0"
 
 STABLE_TORCH_LIBRARY(ngram_ple, m) {
   m.def("ngram_ids(" NGP_HASH_ARGUMENTS ") -> Tensor");
@@ -34,4 +37,13 @@ STABLE_TORCH_LIBRARY(ngram_ple, m) {
   m.def("row_amax.out(Tensor rows, *, bool finite_only=False, Tensor(a!) out) -> ()");
   m.def("encode(" NGP_ENCODE_ARGUMENTS ") -> (Tensor, Tensor)");
   m.def("encode.out(" NGP_ENCODE_ARGUMENTS ", Tensor(a!) weight, Tensor(b!) scale) -> ()");
+  m.def("pinned_lookup(" NGP_PINNED_ARGUMENTS ") -> Tensor");
+  m.def("pinned_lookup.out(" NGP_PINNED_ARGUMENTS ", Tensor(a!) out) -> ()");
+  // Bookkeeping behind pinned_lookup, for ngram_ple.tables alone.
+  m.def("reader_bytes(Tensor slots, str format, int head_dim, int max_ids, int threads) -> Tensor");
+  m.def(
+      "open_reader(Tensor slots, Tensor device_memory, Tensor pinned_memory, str format, int head_dim, int "
+      "row_start, int max_ids, int threads) -> int");
+  m.def("close_reader(Tensor slots, int reader) -> ()");
+  m.def("reader_counters(Tensor slots, int reader) -> Tensor");
 }

@@ -87,11 +87,11 @@ void dispatch_codec(const TableView& table, OutType out_type, const uint8_t* out
 // Writes the rows that `ids` asks for; an Ids says in ids(row) what row `row` of the output shows.
 template <class Ids>
 void gather(const char* op, const Ids& ids, int64_t num_rows, const TableView& table, OutType out_type,
-            uint8_t* out, Stream stream) {
+            uint8_t* out, Stream stream, int sms = 0) {
   if (num_rows <= 0) return;
   dispatch_codec(table, out_type, out, [&](auto chosen) {
     launch_gather<Ids, typename decltype(chosen)::Type>(op, ids, num_rows, table,
-                                                        table.out_row_bytes(out_type), out, stream);
+                                                        table.out_row_bytes(out_type), out, stream, sms);
   });
 }
 

@@ -31,6 +31,9 @@ inline int64_t staged_bytes(const TableView& table) {
   return alignment == 16 && format.slot_bytes <= kMostStagedBytes ? format.slot_bytes : 0;
 }
 
+// Blocks that run on so many multiprocessors at most, where `sms` > 0: one each.
+inline int64_t limited(int64_t blocks, int sms) { return sms > 0 && sms < blocks ? sms : blocks; }
+
 // Up to so many rows take a wave each.
 inline constexpr int64_t kFewRows = 4096;
 
@@ -48,7 +51,7 @@ inline uint32_t staged_rows_per_wave(int64_t num_rows, int64_t row_bytes) {
 
 template <class Ids, class Codec>
 void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const TableView& table, uint32_t chunks,
-                   uint8_t* out, Stream stream) {
+                   uint8_t* out, Stream stream, int sms) {
   const uint32_t row_bytes = static_cast<uint32_t>(staged_bytes(table));
   const uint32_t rows = staged_rows_per_wave(num_rows, row_bytes);
   const StagedShape shape{num_rows,
@@ -58,22 +61,22 @@ void launch_staged(const char* op, const Ids& ids, int64_t num_rows, const Table
                           make_fast_div(row_bytes / 16),
                           make_fast_div(chunks)};
   const uint32_t waves_per_block = kGatherThreads / device_wave_size();
-  const Grid grid{blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads), kGatherThreads,
-                  waves_per_block * shape.wave_bytes(), true};
+  const Grid grid{limited(blocks_for_waves((num_rows + rows - 1) / rows, kGatherThreads), sms),
+                  kGatherThreads, waves_per_block * shape.wave_bytes(), true};
   launch(op, gather_staged_kernel<Ids, Codec>, grid, stream, ids, table, shape, out);
 }
 
 template <class Ids, class Codec>
 void launch_gather(const char* op, const Ids& ids, int64_t num_rows, const TableView& table,
-                   int64_t out_row_bytes, uint8_t* out, Stream stream) {
+                   int64_t out_row_bytes, uint8_t* out, Stream stream, int sms) {
   const uint32_t chunks =
       static_cast<uint32_t>(out_row_bytes / static_cast<int64_t>(sizeof(typename Codec::Word)));
   if constexpr (sizeof(typename Codec::Word) == 16) {
     if (num_rows > kFewRows && staged_bytes(table) > 0) {
-      return launch_staged<Ids, Codec>(op, ids, num_rows, table, chunks, out, stream);
+      return launch_staged<Ids, Codec>(op, ids, num_rows, table, chunks, out, stream, sms);
     }
   }
-  const Grid grid{blocks_for_waves(num_rows, kGatherThreads), kGatherThreads, 0, true};
+  const Grid grid{limited(blocks_for_waves(num_rows, kGatherThreads), sms), kGatherThreads, 0, true};
   launch(op, gather_row_kernel<Ids, Codec>, grid, stream, out, num_rows, chunks, ids, table);
 }
 

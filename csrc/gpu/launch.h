@@ -20,9 +20,10 @@ using Stream = void*;  // cudaStream_t or hipStream_t
 // out [T, H]: the row number of every head's n-gram that ends in each token.
 void ngram_ids(const NgramBatch& batch, int64_t* out, Stream stream);
 
-// out [num_ids, out_row_bytes]: the decoded row of every id, zeros where the table does not own it.
+// out [num_ids, out_row_bytes]: the decoded row of every id, zeros where the table does not own it. `sms` > 0
+// leaves all but so many multiprocessors to other work.
 void lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type, uint8_t* out,
-            Stream stream);
+            Stream stream, int sms = 0);
 
 // out [T, H * out_row_bytes]: ngram_ids and lookup in one kernel, no ids written.
 void embed(const NgramBatch& batch, const TableView& table, OutType out_type, uint8_t* out, Stream stream);

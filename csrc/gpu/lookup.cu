@@ -4,8 +4,8 @@
 namespace ngram_ple::gpu {
 
 void lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type, uint8_t* out,
-            Stream stream) {
-  gather("lookup", ListedIds{ids}, num_ids, table, out_type, out, stream);
+            Stream stream, int sms) {
+  gather("lookup", ListedIds{ids}, num_ids, table, out_type, out, stream, sms);
 }
 
 }  // namespace ngram_ple::gpu

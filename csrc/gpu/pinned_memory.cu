@@ -122,7 +122,9 @@ const void* device_address(const void* host, int64_t bytes) {
 Stream new_stream(int device) {
   const Guard guard(device);
   NGP_VENDOR(Stream_t) stream = nullptr;
-  NGP_CALL(StreamCreateWithFlags, &stream, NGP_VENDOR(StreamNonBlocking));
+  int least = 0, greatest = 0;
+  NGP_CALL(DeviceGetStreamPriorityRange, &least, &greatest);
+  NGP_CALL(StreamCreateWithPriority, &stream, NGP_VENDOR(StreamNonBlocking), greatest);
   return stream;
 }
 

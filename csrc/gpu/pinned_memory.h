@@ -16,7 +16,8 @@ std::unique_ptr<Registrar> make_registrar(int device);
 // Where the current device reads [host, host + bytes), which must be pinned as a whole; null where it is not.
 const void* device_address(const void* host, int64_t bytes);
 
-// A new non-blocking stream of `device`; it lasts as long as the process.
+// A new non-blocking stream of `device`; it lasts as long as the process. Its kernels come before those of
+// ordinary streams wherever a multiprocessor has room.
 Stream new_stream(int device);
 
 // The capture that `stream` is part of, 0 outside of one. Numbers are not used again.

@@ -18,6 +18,7 @@ class BuildInfo(TypedDict):
     torch_built_against: str
     torch_found: str
     compiler: str
+    calibrations: list[str]
 
 
 def build_info() -> BuildInfo:
@@ -28,7 +29,8 @@ def build_info() -> BuildInfo:
     BuildInfo
         ``version`` of ngram_ple; ``backends`` compiled in (``"cpu"`` and perhaps ``"cuda"`` or ``"hip"``);
         ``archs``, the GPU architectures compiled for (``"90"``, ``"gfx90a"``); ``torch_built_against``
-        and ``torch_found``, torch's versions at build time and now; ``compiler`` of the host code.
+        and ``torch_found``, torch's versions at build time and now; ``compiler`` of the host code;
+        ``calibrations``, how the pinned tables that this process made are read, by measurement.
 
     Raises
     ------
@@ -36,6 +38,8 @@ def build_info() -> BuildInfo:
         If the native part was never built (a source tree without ``pip install``).
     """
     import torch
+
+    from ngram_ple.tables.calibration import MADE
 
     built = _built()
     return BuildInfo(
@@ -45,6 +49,7 @@ def build_info() -> BuildInfo:
         torch_built_against=built["torch_built_against"],
         torch_found=str(torch.__version__),
         compiler=built["compiler"],
+        calibrations=list(MADE),
     )
 
 

@@ -18,7 +18,16 @@ from ngram_ple.loaded_module import LoadedModule
 from ngram_ple.parallel import EtpGroup, ShardedTable, TokenCounts, on_all_ranks
 from ngram_ple.prefetch import Prefetcher
 from ngram_ple.stats import LookupStats, Watch
-from ngram_ple.tables import NodeCopy, Table, home_device, make_table, node_copy, parse_device
+from ngram_ple.tables import (
+    NodeCopy,
+    PinnedTable,
+    Table,
+    home_device,
+    make_table,
+    node_copy,
+    parse_device,
+)
+from ngram_ple.tables.reader import check_options, has_readers
 
 
 class NGramEmbedding(LoadedModule):
@@ -59,6 +68,13 @@ class NGramEmbedding(LoadedModule):
     reduce_results : bool
         With `etp`, for ranks that all embed the same tokens: False returns this rank's rows with zeros for
         the others', to a caller that sums over the group itself.
+    strategy : {"auto", "zero-copy", "ordered", "staged"}
+        How a GPU reads pinned rows: each in place; distinct rows in address order; gathered by CPU workers
+        first. ``"auto"`` measures the ways when the table is made and goes by a batch's size.
+    host_threads : int, optional
+        Those workers; all CPUs but three by default, 24 at most.
+    prefetch_sms : int, optional
+        At most so many multiprocessors look prefetched rows up, the others are left to the main stream.
 
     Attributes
     ----------
@@ -94,6 +110,9 @@ class NGramEmbedding(LoadedModule):
         share: NodeCopy | None = None,
         etp: EtpGroup | None = None,
         reduce_results: bool = True,
+        strategy: str = "auto",
+        host_threads: int | None = None,
+        prefetch_sms: int | None = None,
     ) -> None:
         if not isinstance(config, NGramConfig):
             raise ConfigError(f"config must be an NGramConfig, got {type(config).__name__}")
@@ -117,7 +136,11 @@ class NGramEmbedding(LoadedModule):
             raise ConfigError("reduce_results=False needs etp, got None")
         self._share = share
         self.etp, self._reduce_results = etp, reduce_results
-        self._prefetch_size = (max_tokens, prefetch_depth)  # _materialize needs both
+        check_options(strategy, host_threads)
+        if prefetch_sms is not None:
+            _check_positive("prefetch_sms", prefetch_sms)
+        self._reading = {"strategy": strategy, "host_threads": host_threads}  # _materialize needs all three
+        self._prefetch_size = (max_tokens, prefetch_depth, prefetch_sms or 0)
         super().__init__(config, geometry, plan, placement, home, dtype)
         self._out_dtype = out_dtype
         self._layer_name = layer_ops.register(self)
@@ -137,6 +160,9 @@ class NGramEmbedding(LoadedModule):
         share: str | None = None,
         etp: EtpGroup | None = None,
         reduce_results: bool = True,
+        strategy: str = "auto",
+        host_threads: int | None = None,
+        prefetch_sms: int | None = None,
         threads: int | None = None,
         progress: bool = False,
     ) -> NGramEmbedding:
@@ -153,7 +179,7 @@ class NGramEmbedding(LoadedModule):
             Index among the PLE layers.
         format : str, optional
             The format it must be stored in; whatever it is by default.
-        placement, device, dtype, max_tokens, prefetch_depth
+        placement, device, dtype, max_tokens, prefetch_depth, strategy, host_threads, prefetch_sms
             As for the class.
         share : {"node"}, optional
             Whether the processes of this host that load the same table hold one copy of it, in host memory.
@@ -195,6 +221,9 @@ class NGramEmbedding(LoadedModule):
                 share=copy,
                 etp=etp,
                 reduce_results=reduce_results,
+                strategy=strategy,
+                host_threads=host_threads,
+                prefetch_sms=prefetch_sms,
             )
             embedding._read(stored, found.derived, threads, progress)
         return embedding
@@ -448,7 +477,10 @@ class NGramEmbedding(LoadedModule):
 
     def _materialize(self, device: torch.device) -> None:
         super()._materialize(device)
-        self._watch = Watch(self.table, len(self._plan.head_sizes), device)
+        heads, max_tokens = len(self._plan.head_sizes), self._prefetch_size[0]
+        if isinstance(self.table, PinnedTable) and has_readers() and self.table.nbytes > 0:
+            self.table.open_reader(**self._reading, max_ids=max_tokens and max_tokens * heads)
+        self._watch = Watch(self.table, heads, device)  # what the reader has measured does not count
         self._prefetcher = None
         if self.placement == "pinned" and device.type != "meta":
             # What keeps the halves of a compiled prefetch in order, see `layer_ops`.
@@ -456,7 +488,7 @@ class NGramEmbedding(LoadedModule):
             self.register_buffer("_ticket", ticket, persistent=False)
             self._prefetcher = Prefetcher(
                 self.table,
-                len(self._plan.head_sizes),
+                heads,
                 self.dtype,
                 out_dtype_name(self.dtype),
                 device,

@@ -39,6 +39,8 @@ class Prefetcher:
         and grow, when a batch needs it, which cannot be inside a capture or after one used them.
     depth : int
         How many prefetches may be started before the first is finalized: buffers, inside captures as outside.
+    sms : int
+        At most so many multiprocessors read rows; 0 for no limit.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Prefetcher:
         device: torch.device,
         max_tokens: int | None,
         depth: int,
+        sms: int = 0,
     ) -> None:
         self._table = table
+        self._sms = sms
         self._heads = heads
         self._dtype = dtype
         self._out_dtype = out_dtype
@@ -99,7 +103,10 @@ class Prefetcher:
             side.wait_event(buffer.record(current, capture))
             started = buffer.start(tokens, capture)
             with torch.cuda.stream(side):
-                (look_up or self._look_up)(ids, rows)
+                if look_up is None:
+                    self._table.lookup_ahead(ids, self._out_dtype, rows, self._sms)
+                else:
+                    look_up(ids, rows)
                 buffer.record(side, capture)
             self.started.append(started)
 
@@ -194,20 +201,6 @@ class Prefetcher:
                     (*shape, self._table.format.head_dim), dtype=self._dtype, device=self._device
                 )
                 buffer.allocate(ids, rows, stream)
-
-    def _look_up(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        table = self._table
-        torch.ops.ngram_ple.lookup.out(
-            ids,
-            table.slots,
-            None,
-            table.global_scale,
-            format=table.format.name,
-            out_dtype=self._out_dtype,
-            head_dim=table.format.head_dim,
-            row_start=table.row_start,
-            out=rows,
-        )
 
 
 def _check_out(out: torch.Tensor, rows: torch.Tensor) -> None:

@@ -42,6 +42,7 @@ def load() -> Any:
         "decode": _fake_decode,
         "row_amax": _fake_row_amax,
         "encode": _fake_encode,
+        "pinned_lookup": _fake_pinned_lookup,
     }
     for name, fake in {"lookup_peers": _fake_lookup_peers, "embed_peers": _fake_embed_peers}.items():
         torch.library.register_fake(f"ngram_ple::{name}", fake)
@@ -182,6 +183,14 @@ def _fake_embed_peers(  # type: ignore[no-untyped-def]
     how = {"format": format, "out_dtype": out_dtype, "head_dim": head_dim}
     return _fake_embed(  # type: ignore[no-untyped-call, call-arg]
         *batch, block, None, global_scale, **how
+    )
+
+
+def _fake_pinned_lookup(  # type: ignore[no-untyped-def]
+    ids, weight, global_scale, *, reader, way, sms, format, out_dtype, head_dim, row_start=0
+):
+    return _fake_lookup(  # type: ignore[no-untyped-call]
+        ids, weight, None, global_scale, format=format, out_dtype=out_dtype, head_dim=head_dim
     )
 
 

@@ -141,6 +141,7 @@ class Watch:
         if told is not None:
             before = self._table_before
             ways = {way: count - before.ways.get(way, 0) for way, count in told.ways.items()}
+            ways = {way: count for way, count in ways.items() if count}
             bus_bytes = told.bus_bytes - before.bus_bytes
             seconds |= {name: spent - before.seconds.get(name, 0) for name, spent in told.seconds.items()}
         return LookupStats(calls, self._captured, tokens, rows, share, bus_bytes, ways, seconds)

@@ -137,11 +137,13 @@ class TableModule(torch.nn.Module):
     def extra_repr(self) -> str:
         """Return format, dtype, placement, rows and bytes."""
         table = self.table
+        pinned = table if isinstance(table, PinnedTable) else None
         return (
             f"format={self._format.name}, dtype={self.dtype}, placement={self.placement}, "
             f"device={self._home}, rows={table.slots.shape[0]}, bytes={table.nbytes}"
-            + (f", huge_page_bytes={table.huge_page_bytes}" if isinstance(table, PinnedTable) else "")
+            + (f", huge_page_bytes={pinned.huge_page_bytes}" if pinned else "")
             + (", share=node" if self._share is not None else "")
+            + (f", {pinned.reader!r}" if pinned and pinned.reader else "")
         )
 
     def _apply(self: _Self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> _Self:

@@ -75,7 +75,9 @@ def test_schemas(name: str) -> None:
 
 def test_build_info() -> None:
     info = ngram_ple.build_info()
-    assert set(info) == {"version", "backends", "archs", "torch_built_against", "torch_found", "compiler"}
+    assert set(info) == {
+        "version", "backends", "archs", "torch_built_against", "torch_found", "compiler", "calibrations",
+    }  # fmt: skip
     assert info["version"] == metadata.version("ngram_ple")
     assert "cpu" in info["backends"]
     assert set(info["backends"]) <= {"cpu", "cuda", "hip"}

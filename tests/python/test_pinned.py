@@ -153,7 +153,7 @@ def test_a_pinned_module_is_the_table_at_the_ids(format: str, source: str) -> No
     module = construct(CUDA, format, placement="pinned")
     module.load_weights((name, tensor.to(source)) for name, tensor in tensors_of(rows_of(format)).items())
     module.finish_loading()
-    assert torch.cuda.memory_allocated() - before < 4096
+    assert torch.cuda.memory_allocated() - before < 1 << 17
     assert module.table.slots.device.type == "cpu"
     inputs = batch(CUDA)
     expected = rows_of(format).expected(module.compute_ngram_ids(*inputs).cpu(), "bf16").cuda()

@@ -78,7 +78,7 @@ def test_tables_may_tell_more() -> None:
     module(*inputs)
     told = TableCounters({"staged": 5, "ordered": 1}, 700, {"gather": 2.5})
     found = module.stats()
-    assert (found.ways, found.bus_bytes, found.seconds) == ({"staged": 2, "ordered": 0}, 200, {"gather": 0.5})
+    assert (found.ways, found.bus_bytes, found.seconds) == ({"staged": 2}, 200, {"gather": 0.5})
     assert found.rows == 28
 
 

@@ -75,6 +75,10 @@ class Table:
         torch.ops.ngram_ple.lookup.out(ids, *rows, **self._decoding(out_dtype), out=out)
         return out
 
+    def lookup_ahead(self, ids: torch.Tensor, out_dtype: str, out: torch.Tensor, sms: int) -> None:
+        """`lookup` beside other work, on at most `sms` multiprocessors where that is not 0 and can be."""
+        self.lookup(ids, out_dtype, out)
+
     def embed(
         self,
         batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
-from ngram_ple import _core
+from ngram_ple import _core, ops
 from ngram_ple.formats import RowFormat
 from ngram_ple.tables.base import Table
+from ngram_ple.tables.counters import TableCounters
 from ngram_ple.tables.cpu import CpuTable
 from ngram_ple.tables.node_copy import NodeCopy
+from ngram_ple.tables.reader import PinnedReader
 
 
 class PinnedTable(CpuTable):
-    """A table in host memory of exact size that the GPU reads over the bus, row by row.
+    """A table in host memory of exact size that the GPU reads over the bus.
+
+    Each lookup reads row by row, in place, until `open_reader` brings other ways.
 
     It is filled like a table on the CPU, straight from the files; nothing passes through the GPU. The memory
     lasts as long as `slots` or a view of it, and a forked child does not inherit it.
@@ -35,6 +42,8 @@ class PinnedTable(CpuTable):
     ----------
     huge_page_bytes : int
         Bytes that lie in transparent huge pages, as the kernel told once the memory was there.
+    reader : PinnedReader or None
+        How lookups read; None for each row in place.
 
     Raises
     ------
@@ -65,8 +74,71 @@ class PinnedTable(CpuTable):
             self.huge_page_bytes = region.huge_bytes()
             slots = torch.frombuffer(region, dtype=torch.uint8).view(shape)  # holds the region
         Table.__init__(self, format, slots, row_start)
+        self.device = device
+        self.reader: PinnedReader | None = None
+        self._embeddings = self._embedded_ids = 0
         if self.global_scale is not None:
             self.global_scale = self.global_scale.to(device)
+
+    def open_reader(self, **options: Any) -> PinnedReader:
+        """Choose how lookups read, with the options of `PinnedReader`, once and before any of them.
+
+        Raises
+        ------
+        ConfigError, PinnedMemoryError
+            As `PinnedReader` does.
+        """
+        self.reader = PinnedReader(self.slots, self.format, self.row_start, self.device, **options)
+        return self.reader
+
+    def counters(self) -> TableCounters | None:
+        """Return what the reader has counted; embeddings read in place while no graph is captured, too."""
+        if self.reader is None:
+            return None
+        told = self.reader.counters()
+        ways = {
+            "zero-copy": told["zero_copy_calls"] + self._embeddings,
+            "ordered": told["batches"] - told["worker_batches"],
+            "staged": told["worker_batches"],
+        }
+        rows = told["zero_copy_ids"] + self._embedded_ids + told["distinct_rows"]
+        return TableCounters(
+            ways,
+            rows * (self.format.row_bytes + self.format.scale_bytes),
+            {"gather": told["worker_nanoseconds"] / 1e9},
+        )
+
+    def lookup(self, ids: torch.Tensor, out_dtype: str, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Decode rows: ids to ``[*ids.shape, head_dim]``, in `out` if given; see `ops.lookup`."""
+        if self.reader is None:
+            return super().lookup(ids, out_dtype, out)
+        return self.reader.lookup(ids, self.global_scale, out_dtype, out=out)
+
+    def lookup_ahead(self, ids: torch.Tensor, out_dtype: str, out: torch.Tensor, sms: int) -> None:
+        """`lookup` beside other work, on at most `sms` multiprocessors where that is not 0."""
+        if self.reader is None:
+            super().lookup_ahead(ids, out_dtype, out, sms)
+        else:
+            self.reader.lookup(ids, self.global_scale, out_dtype, sms=sms, out=out)
+
+    def embed(
+        self,
+        batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        plan: Sequence[torch.Tensor],
+        eos_token_id: int,
+        heads_per_ngram: int,
+        out_dtype: str,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Hash and decode, ``[T, H·head_dim]``: in one kernel where rows are read in place."""
+        count = batch[0].shape[0] * plan[1].shape[0]
+        if self.reader is None or self.reader.way(count) == "zero-copy":
+            self._embeddings += 1
+            self._embedded_ids += count
+            return super().embed(batch, plan, eos_token_id, heads_per_ngram, out_dtype, out)
+        ids = ops.ngram_ids(*batch, plan[0], plan[1], plan[2], eos_token_id, heads_per_ngram)
+        rows = None if out is None else out.view(*ids.shape, -1)
+        return self.lookup(ids, out_dtype, rows).flatten(1)
 
     def write(self, leaf: str, first_row: int, block: torch.Tensor) -> None:
         """Copy rows or scales into their slots, blocks of a GPU by way of pageable memory.

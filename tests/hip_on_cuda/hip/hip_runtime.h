@@ -18,6 +18,7 @@
   (kernel)<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
 #define hipDeviceAttributeWarpSize cudaDevAttrWarpSize
 #define hipDeviceGetAttribute cudaDeviceGetAttribute
+#define hipDeviceGetStreamPriorityRange cudaDeviceGetStreamPriorityRange
 #define hipDeviceGetPCIBusId cudaDeviceGetPCIBusId
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipError_t cudaError_t
@@ -55,6 +56,7 @@
 #define hipStreamCaptureStatus cudaStreamCaptureStatus
 #define hipStreamCaptureStatusNone cudaStreamCaptureStatusNone
 #define hipStreamCreateWithFlags cudaStreamCreateWithFlags
+#define hipStreamCreateWithPriority cudaStreamCreateWithPriority
 #define hipStreamEndCapture cudaStreamEndCapture
 #define hipStreamGetCaptureInfo cudaStreamGetCaptureInfo
 #define hipStreamIsCapturing cudaStreamIsCapturing

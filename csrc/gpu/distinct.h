@@ -1,0 +1,54 @@
+// The distinct rows among many ids, in the order of their addresses, found on the GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "core/int_array.h"
+#include "gpu/launch.h"
+#include "host_memory/staging.h"
+
+namespace ngram_ple::gpu {
+
+// Rows of a table are told apart by 32 bits, the last value standing for none.
+inline constexpr int64_t kMostDistinctRows = 0xFFFFFFFF;
+
+// What several kernels share while one batch is under way.
+struct BatchState {
+  uint64_t claims;       // chunks taken from the front (low half) and from the back of the list
+  uint32_t batch;        // its number, never 0
+  uint32_t rows;         // distinct rows
+  uint32_t rows_by_gpu;  // of those, rows not read through the workers
+  uint32_t blocks_done;  // of the publishing kernel
+  uint32_t waves_done;   // of the fetching kernel
+  BatchTotals totals;
+};
+
+// Device memory for batches of up to `capacity` ids, one batch at a time.
+struct DistinctSpace {
+  BatchState* state = nullptr;
+  uint32_t* counts = nullptr;   // [kMostBuckets]
+  uint64_t* entries = nullptr;  // [entry_count]: row in the upper half, index of an id in the lower
+  int32_t* source = nullptr;    // [capacity]: for each id the place of its row in `rows`, -1 without one
+  uint32_t* rank = nullptr;     // [capacity]: place inside a bucket
+  uint32_t* list = nullptr;     // [capacity]: distinct rows, counted from the table's first
+  uint32_t* place = nullptr;    // [capacity]: where each goes in `rows`
+  uint8_t* rows = nullptr;      // [capacity, stride]
+  int64_t capacity = 0;
+  int64_t stride = 0;
+  uint32_t entry_count = 0;
+};
+
+inline constexpr uint32_t kMostBuckets = 4096;
+
+// Lays the space out from `memory`; null just counts. It must hold what clear_distinct() or a batch left.
+DistinctSpace lay_out_distinct(uint8_t* memory, int64_t capacity, int64_t stride, int64_t* bytes);
+void clear_distinct(const DistinctSpace& space, Stream stream);
+
+// Fills source, list, place and state for ids [num_ids], num_ids <= capacity, of a table that holds the
+// global rows [row_start, row_end), fewer than kMostDistinctRows; and lists the rows in the staging area when
+// the batch is `staged`. The list is ordered by address but for the order inside each of the buckets that the
+// table is cut into.
+void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
+                   const DistinctSpace& space, const Staging& staging, bool staged, Stream stream);
+
+}  // namespace ngram_ple::gpu

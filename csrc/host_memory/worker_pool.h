@@ -1,0 +1,61 @@
+// Threads that run a piece of work together, started without an allocation or a wait for their wake-up.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ngram_ple {
+
+// What workers do.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Each worker calls it once for every open(), several at the same time; one that wakes up late perhaps when
+  // everything is done.
+  virtual void run() noexcept = 0;
+  // Whether there is something to open, asked again and again by workers that wait and are still awake; the
+  // one that hears of it first calls begin().
+  virtual bool is_called() noexcept = 0;
+  virtual void begin() noexcept = 0;
+};
+
+class WorkerPool {
+ public:
+  // Threads that block every signal. Throws std::system_error when the system has none left.
+  WorkerPool(int threads, Work& work);
+  // Waits for the workers. In a forked child, where there are none, it only forgets them.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Waits until no worker is inside run(); none enters before open().
+  void close() noexcept;
+  // Lets the workers in.
+  void open() noexcept;
+
+ private:
+  void serve() noexcept;
+  void wait_for_other_than(uint64_t generation) noexcept;
+  bool changed_from(uint64_t generation) const noexcept;
+  bool enter(uint64_t& seen) noexcept;
+  void stop() noexcept;
+
+  // generation in the upper half, whether workers may enter, how many are inside
+  std::atomic<uint64_t> gate_{0};
+  std::atomic<bool> stopping_{false};
+  Work& work_;
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  int sleepers_ = 0;
+  std::unique_ptr<std::vector<std::thread>> threads_;
+  pid_t owner_;
+};
+
+}  // namespace ngram_ple

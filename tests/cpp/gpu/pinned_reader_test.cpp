@@ -1,0 +1,203 @@
+// Every way to look rows up in pinned memory gives the bits of gpu::lookup.
+#include "gpu/pinned_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "cpp/gpu/tables.h"
+
+namespace ngram_ple::test {
+namespace {
+
+constexpr Format kFormats[] = {Format::bf16, Format::fp16,        Format::fp32,
+                               Format::fp8,  Format::fp8_rowwise, Format::nvfp4};
+constexpr gpu::Way kWays[] = {gpu::Way::zero_copy, gpu::Way::ordered, gpu::Way::staged};
+
+TableCase pinned_case(Format format, int64_t head_dim, int64_t rows, int64_t row_start = 0) {
+  TableCase what;
+  what.format = format;
+  what.head_dim = head_dim;
+  what.rows = rows;
+  what.row_start = row_start;
+  what.placement = Placement::pinned;
+  return what;
+}
+
+// A table in pinned memory, its reader, and what that should give.
+class Fixture {
+ public:
+  Fixture(const TableCase& what, int64_t max_ids, int threads = 2, RowStager::Gather gather = &gather_rows,
+          uint32_t patience = 1'000'000'000)
+      : options{max_ids, threads, gather, patience},
+        random(7),
+        table(make_table(what, random)),
+        on_device(table),
+        device_memory(static_cast<size_t>(gpu::PinnedReader::device_bytes(table.format, options))),
+        pinned_memory(static_cast<size_t>(gpu::PinnedReader::pinned_bytes(table.format, options)) + 128, 0,
+                      Placement::pinned),
+        reader(std::make_unique<gpu::PinnedReader>(on_device.view(), options, device_memory.data(),
+                                                   aligned(pinned_memory.data()), nullptr)) {}
+  ~Fixture() {
+    wait();
+    reader.reset();
+  }
+
+  std::vector<uint8_t> look_up(const HostInts& ids, OutType out_type, gpu::Way way, int sms = 0) {
+    const DeviceBuffer device_ids(ids.bytes());
+    const int64_t count = static_cast<int64_t>(ids.values.size());
+    const GuardedOutput out(static_cast<size_t>(count * on_device.view().out_row_bytes(out_type)));
+    reader->lookup({device_ids.data(), ids.is_int64}, count, on_device.view(), out_type, out.data(), way, sms,
+                   nullptr, 0);
+    EXPECT_TRUE(out.guards_intact());
+    return out.take();
+  }
+
+  std::vector<uint8_t> expected(const HostInts& ids, OutType out_type) const {
+    const TableView view = table.view(table.rows.data(), table.scales.data(), &table.what.global_scale);
+    std::vector<uint8_t> bytes;
+    for (int64_t id : ids.values) {
+      const auto row = expected_row(view, id, out_type);
+      bytes.insert(bytes.end(), row.begin(), row.end());
+    }
+    return bytes;
+  }
+
+  HostInts some_ids(int64_t count, int64_t low, int64_t high) {
+    HostInts ids;
+    ids.is_int64 = random() % 2 == 0;
+    for (int64_t i = 0; i < count; ++i) ids.values.push_back(pick(random, low, high));
+    return ids;
+  }
+
+  void wait() {
+    uint8_t byte;
+    copy_to_host(&byte, device_memory.data(), 1);
+  }
+
+ private:
+  static uint8_t* aligned(uint8_t* memory) {
+    return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
+  }
+
+ public:
+  gpu::ReaderOptions options;
+  Random random;
+  Table table;
+  DeviceTable on_device;
+  DeviceBuffer device_memory, pinned_memory;
+  std::unique_ptr<gpu::PinnedReader> reader;
+};
+
+TEST(PinnedReader, EveryFormatOutputAndWay) {
+  for (Format format : kFormats) {
+    for (int64_t head_dim : {100, 160}) {
+      if (format == Format::nvfp4 && head_dim % kBlockElements != 0) continue;
+      Fixture fixture(pinned_case(format, head_dim, 500, 30), 600);
+      for (OutType out_type : {OutType::bf16, OutType::bytes}) {
+        const HostInts ids = fixture.some_ids(200, 20, 540);  // with repeats, and some that nobody owns
+        const auto wanted = fixture.expected(ids, out_type);
+        for (gpu::Way way : kWays) {
+          EXPECT_EQ(first_difference(fixture.look_up(ids, out_type, way), wanted, out_type), -1)
+              << kFormatNames[static_cast<int>(format)] << " " << head_dim << " way "
+              << static_cast<int>(way);
+        }
+      }
+    }
+  }
+}
+
+TEST(PinnedReader, CountsFromNoneToManyParts) {
+  Fixture fixture(pinned_case(Format::fp8, 160, 3000), 1000);
+  for (int64_t count : {0, 1, 31, 32, 33, 999, 1000, 1001, 3500}) {
+    const HostInts ids = fixture.some_ids(count, 0, 2999);
+    for (gpu::Way way : kWays) {
+      EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, way),
+                                 fixture.expected(ids, OutType::bf16), OutType::bf16),
+                -1)
+          << count;
+    }
+  }
+}
+
+TEST(PinnedReader, RepeatedRowsCountOnce) {
+  Fixture fixture(pinned_case(Format::nvfp4, 32, 100), 4096);
+  HostInts ids = fixture.some_ids(4096, 17, 17);
+  ids.values[5] = -1;
+  for (gpu::Way way : {gpu::Way::ordered, gpu::Way::staged}) {
+    EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, way), fixture.expected(ids, OutType::bf16),
+                               OutType::bf16),
+              -1);
+  }
+  fixture.wait();
+  const gpu::ReaderCounters counters = fixture.reader->counters();
+  EXPECT_EQ(counters.batches.batches, 2u);
+  EXPECT_EQ(counters.batches.ids, 8192u);
+  EXPECT_EQ(counters.batches.rows, 2u);
+  EXPECT_LE(counters.batches.rows_by_gpu, 2u);
+  EXPECT_EQ(counters.stager.failed_batches, 0);
+}
+
+TEST(PinnedReader, FewMultiprocessors) {
+  Fixture fixture(pinned_case(Format::bf16, 64, 700), 2000);
+  const HostInts ids = fixture.some_ids(2000, -3, 705);
+  for (gpu::Way way : kWays) {
+    EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, way, 1),
+                               fixture.expected(ids, OutType::bf16), OutType::bf16),
+              -1);
+  }
+}
+
+TEST(PinnedReader, WithoutThreadsThereIsNoStagedWay) {
+  Fixture fixture(pinned_case(Format::bf16, 64, 50), 64, 0);
+  const HostInts ids = fixture.some_ids(64, 0, 49);
+  EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, gpu::Way::ordered),
+                             fixture.expected(ids, OutType::bf16), OutType::bf16),
+            -1);
+  EXPECT_THROW(fixture.look_up(ids, OutType::bf16, gpu::Way::staged), std::runtime_error);
+}
+
+void fail(const GatherPart&) { throw std::runtime_error("injected"); }
+
+TEST(PinnedReader, AFailedWorkerGivesNaNAndIsToldByTheNextCall) {
+  for (Format format : kFormats) {
+    Fixture fixture(pinned_case(format, 160, 500), 1024, 2, &fail);
+    const HostInts ids = fixture.some_ids(1000, 0, 499);
+    const auto got = fixture.look_up(ids, OutType::fp32, gpu::Way::staged);
+    for (size_t at = 0; at < got.size(); at += 4) {
+      float value;
+      std::memcpy(&value, &got[at], 4);
+      ASSERT_TRUE(std::isnan(value)) << kFormatNames[static_cast<int>(format)] << " " << at;
+    }
+    try {
+      fixture.look_up(ids, OutType::fp32, gpu::Way::staged);
+      FAIL() << "the failure was not told";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(),
+                   "pinned_lookup: a worker failed in an earlier lookup, whose rows are NaN: injected");
+    }
+    EXPECT_EQ(fixture.reader->counters().stager.failed_batches, 1);
+  }
+}
+
+void sleep_long(const GatherPart& part) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  gather_rows(part);
+}
+
+TEST(PinnedReader, WorkersThatComeTooLateAreNotWaitedFor) {
+  Fixture fixture(pinned_case(Format::fp8, 32, 500), 2048, 1, &sleep_long, 50'000);
+  const HostInts ids = fixture.some_ids(2048, 0, 499);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, gpu::Way::staged),
+                               fixture.expected(ids, OutType::bf16), OutType::bf16),
+              -1);
+  }
+  fixture.wait();
+  EXPECT_GT(fixture.reader->counters().batches.rows_by_gpu, 0u);
+}
+
+}  // namespace
+}  // namespace ngram_ple::test
