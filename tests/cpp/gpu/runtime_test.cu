@@ -1,6 +1,7 @@
 // Every word of csrc/gpu/runtime.h, on the device (or the emulator) against core's arithmetic.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -50,6 +51,22 @@ NGP_KERNEL(kThreads) places_kernel(const uint32_t*, int64_t, int64_t* out) {
 TEST(Runtime, PlacesCoverTheGrid) {
   const auto got = map(places_kernel, std::vector<uint32_t>(3 * kThreads));
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], static_cast<int64_t>(i * 1000000 + 3 * kThreads));
+}
+
+NGP_KERNEL(kThreads) mark_kernel(int64_t blocks, uint8_t* marks) {
+  if (thread_index() == 0 && block_index() < blocks) marks[block_index()] += 1;
+}
+
+// HIP lays so many blocks out in lines.
+TEST(Runtime, MillionsOfBlocksAreEachThereOnce) {
+#if defined(NGRAM_PLE_EMULATED)
+  GTEST_SKIP() << "minutes on the emulator";
+#endif
+  const int64_t blocks = (int64_t{1} << 22) + 5;
+  const DeviceBuffer marks(std::vector<uint8_t>(static_cast<size_t>(blocks)));
+  launch("test", mark_kernel, {blocks, kThreads}, nullptr, blocks, marks.data());
+  const auto got = marks.download<uint8_t>();
+  EXPECT_EQ(std::count(got.begin(), got.end(), 1), blocks);
 }
 
 NGP_KERNEL(kThreads) shuffle_kernel(const int64_t* in, int64_t, int64_t* out) {
