@@ -95,7 +95,7 @@ TEST(CaptureId, IsZeroOutsideAndNewEveryTime) {
     EXPECT_NE(gpu::device_address(region->address(), kPage), nullptr);
     NGP_VENDOR(Graph_t) graph = nullptr;
     ASSERT_EQ(NGP_VENDOR(StreamEndCapture)(handle, &graph), NGP_VENDOR(Success));
-    NGP_VENDOR(GraphDestroy)(graph);
+    NGP_CALL(GraphDestroy, graph);
   }
   EXPECT_NE(ids[0], 0u);
   EXPECT_NE(ids[0], ids[1]);
