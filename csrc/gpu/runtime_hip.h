@@ -146,7 +146,7 @@ using soft::e4m3x2_to_floats;
 using soft::floats_to_bf16x2;
 using soft::floats_to_e4m3x2;
 using soft::floats_to_fp16x2;
-NGP_DEVICE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-NGP_DEVICE float saturated(float value) { return __builtin_fminf(__builtin_fmaxf(value, 0.0f), 1.0f); }
+NGP_DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
+NGP_DEVICE float saturated(float value) { return fminf(fmaxf(value, 0.0f), 1.0f); }
 
 }  // namespace ngram_ple::gpu
