@@ -121,15 +121,19 @@ class NGramEmbedding(LoadedModule):
         plan = HashPlan.from_config(config) if plan is None else plan
         if share is not None and not isinstance(share, NodeCopy):
             raise ConfigError(f"share must be what node_copy() gives, or None, got {shown(share)}")
+        if etp is not None and not isinstance(etp, EtpGroup):
+            raise ConfigError(f"etp must be an EtpGroup or None, got {shown(etp)}")
         on_meta = (torch.get_default_device() if device is None else parse_device(device)).type == "meta"
-        home = torch.device("meta") if on_meta else home_device(placement, device)
+        home = on_all_ranks(
+            etp,
+            "finding the device",
+            lambda: torch.device("meta") if on_meta else home_device(placement, device),
+        )
         if max_tokens is not None:
             _check_positive("max_tokens", max_tokens)
         _check_positive("prefetch_depth", prefetch_depth)
         if share is not None:
             _check_shareable("meta" if on_meta else placement)
-        if etp is not None and not isinstance(etp, EtpGroup):
-            raise ConfigError(f"etp must be an EtpGroup or None, got {shown(etp)}")
         if etp is not None and share is not None:
             raise ConfigError("share and etp exclude each other, got both")
         if etp is None and not reduce_results:
@@ -477,6 +481,10 @@ class NGramEmbedding(LoadedModule):
 
     def _materialize(self, device: torch.device) -> None:
         super()._materialize(device)
+        on_all_ranks(self.etp, "making the table's readers", lambda: self._equip(device))
+
+    def _equip(self, device: torch.device) -> None:
+        """Make what reads the table, ahead of time too, and counts."""
         heads, max_tokens = len(self._plan.head_sizes), self._prefetch_size[0]
         if isinstance(self.table, PinnedTable) and has_readers() and self.table.nbytes > 0:
             self.table.open_reader(**self._reading, max_ids=max_tokens and max_tokens * heads)

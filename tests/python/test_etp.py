@@ -142,6 +142,13 @@ def test_ranks_that_disagree_all_hear_it(world: World) -> None:
         assert "'fp8'" in str(error)
 
 
+def test_a_rank_without_its_device_fails_all(world: World) -> None:
+    options: list[dict[str, Any]] = [{}, {"device": "cuda:99"}]
+    mine, other = world.answers([0, 1], etp_tasks.construct, options)
+    assert "failed on rank 1 of the ETP group: ConfigError: device must be cpu or None" in str(mine)
+    assert "device must be cpu or None" in str(other)
+
+
 def test_peer_without_gpus_is_exchange(world: World) -> None:
     for text in world.run([0, 1], etp_tasks.construct, [{}, {}], exchange="peer"):
         assert "exchange=exchange" in text
