@@ -328,6 +328,44 @@ def test_what_cannot_be_replaced_leaves_the_model_as_it_was() -> None:
     assert model.get_parameter(f"{NAMES[0]}.ngram_embedding.weight").numel() > 0
 
 
+def test_a_layer_that_cannot_be_encoded_leaves_the_others_unrounded() -> None:
+    model = tiny_model(torch.bfloat16, torch.device("cpu"), ple_embed_dim=128)
+    weights = [model.get_parameter(f"{name}.ngram_embedding.weight") for name in NAMES]
+    weights[1].data[5, 3] = float("nan")
+    before = [weight.detach().clone() for weight in weights]
+    with pytest.raises(NgramPleError, match="weight must be finite for format nvfp4"):
+        accelerate(model, format="nvfp4")
+    for name, weight in zip(NAMES, before, strict=True):
+        after = model.get_parameter(f"{name}.ngram_embedding.weight")
+        assert torch.equal(after.view(torch.int16), weight.view(torch.int16))
+
+
+def test_parts_of_a_model_have_no_config() -> None:
+    model = tiny_model(torch.bfloat16, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="model must be a transformers model with its config, got a part"):
+        accelerate(model.model.layers[0])
+
+
+@pytest.mark.parametrize("format", [None, "nvfp4"])
+def test_state_dicts_that_do_not_fit(format: str | None) -> None:
+    model = tiny_model(torch.bfloat16, torch.device("cpu"), ple_embed_dim=128)
+    accelerate(model, format=format)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    key = f"{NAMES[0]}.ngram_embedding.weight"
+    zeros = torch.zeros_like(state[key])
+    for wrong in (zeros[:1], zeros[:-1], zeros[:, :8], zeros.long(), zeros.double(), zeros.to("meta")):
+        with pytest.raises(RuntimeError, match=rf"{key} must be \[1920, 16\] of torch.bfloat16"):
+            model.load_state_dict({**state, key: wrong})
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: .*ple_embedding.more"):
+        model.load_state_dict({**state, f"{NAMES[0]}.more": zeros})
+    del state[key]
+    with pytest.raises(RuntimeError, match=f"Missing key.*{key}"):
+        model.load_state_dict(state)
+    for name, tensor in model.state_dict().items():
+        assert name == key or torch.equal(tensor, state[name])
+    assert torch.count_nonzero(model.state_dict()[key]) > 0
+
+
 def test_once_is_enough() -> None:
     model = tiny_model(torch.bfloat16, torch.device("cpu"))
     accelerate(model)

@@ -14,12 +14,14 @@ from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpTextNGramEm
 
 from ngram_ple.config import NGramConfig
 from ngram_ple.errors import ConfigError
+from ngram_ple.formats import OUT_DTYPES
 from ngram_ple.hash_plan import BUFFER_FIELDS
 from ngram_ple.history import padded_batch
-from ngram_ple.integrations.weight_table import WeightEmbedding
+from ngram_ple.integrations.weight_table import WeightEmbedding, check_weight
 
 _CONTEXT_STATE = 2  # where the model's cache keeps the tokens before, as one of a layer's conv states
 _WEIGHT = "ngram_embedding.weight"
+_STATE = (_WEIGHT, *BUFFER_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -143,15 +145,26 @@ class AcceleratedNGramEmbedding(torch.nn.Module):
             destination[prefix + name] = self.embedding.get_buffer(name)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        stored = {name: state_dict[prefix + name] for name in BUFFER_FIELDS if prefix + name in state_dict}
-        self.embedding.load_state_dict(stored, strict=False)
-        strict, missing = args[1], args[2]
-        if prefix + _WEIGHT in state_dict:
-            self.embedding.write_weight(state_dict[prefix + _WEIGHT])
-        elif strict:
-            missing.append(prefix + _WEIGHT)
+        _, strict, missing, unexpected, errors = args
+        known = {name: state_dict[prefix + name] for name in _STATE if prefix + name in state_dict}
         if strict:
-            missing += [prefix + name for name in BUFFER_FIELDS if name not in stored]
+            missing += [prefix + name for name in _STATE if name not in known]
+            unexpected += [
+                key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in _STATE
+            ]
+        weight = known.pop(_WEIGHT, None)
+        rows = [self.embedding.table.slots.shape[0], self.embedding.config.head_dim]
+        if weight is not None and (
+            list(weight.shape) != rows or weight.dtype not in OUT_DTYPES or weight.is_meta
+        ):
+            errors.append(
+                f"{prefix}{_WEIGHT} must be {rows} of {', '.join(map(str, OUT_DTYPES))}, got {weight.dtype} "
+                f"{list(weight.shape)} on {weight.device}"
+            )
+            return
+        self.embedding.load_state_dict(known, strict=False)
+        if weight is not None:
+            self.embedding.write_weight(weight)
 
     def extra_repr(self) -> str:
         """Return what the table is."""
@@ -192,7 +205,8 @@ def accelerate(
     ConfigError
         Nothing to replace, or something that does not fit. The model is as it was then.
     PinnedMemoryError
-        A table does not fit into pinned memory. The model is as it was then.
+        A table does not fit into pinned memory. The model is as it was then, but that a `format` has rounded
+        the layers before.
     NgramPleError
         A NaN or an infinity in a weight that is to be encoded. The model is as it was then.
     """
@@ -202,7 +216,14 @@ def accelerate(
             f"model must have a Qwen4ExpTextNGramEmbedding, got a {type(model).__name__} with "
             + ("one that is accelerated already" if _accelerated(model) else "none")
         )
-    config = model.config.get_text_config().to_dict()  # type: ignore[union-attr, operator]
+    settings: Any = getattr(model, "config", None)
+    if not hasattr(settings, "get_text_config"):
+        raise ConfigError(
+            f"model must be a transformers model with its config, got a part of one, a {type(model).__name__}"
+        )
+    config = settings.get_text_config().to_dict()
+    for _, theirs in found:
+        check_weight(*_taken_over(theirs, config), format)
     done = []
     try:
         for name, theirs in found:
@@ -244,13 +265,13 @@ def _replace(
 ) -> Replaced:
     layer = model.get_submodule(name.rpartition(".")[0])
     device = layer.get_parameter("key_proj.weight").device
-    weight = theirs.get_parameter(_WEIGHT)
+    settings, weight, buffers = _taken_over(theirs, config)
     if placement is None:
         placement = "cpu" if device.type == "cpu" else "device"
     embedding = WeightEmbedding(
-        NGramConfig.from_pretrained(config, theirs.ple_layer_index),
+        settings,
         weight,
-        {field: getattr(theirs, field) for field in BUFFER_FIELDS},
+        buffers,
         format=format,
         placement=placement,
         device=None if placement == "cpu" or device.type == "cpu" else device,
@@ -272,6 +293,14 @@ def _replace(
         embedding.shares_weight,
         ours.prefetch_hook is not None,
     )
+
+
+def _taken_over(
+    theirs: Any, config: dict[str, Any]
+) -> tuple[NGramConfig, torch.nn.Parameter, dict[str, torch.Tensor]]:
+    """Return what an embedding is made of: configuration, weight and hash buffers."""
+    buffers = {field: getattr(theirs, field) for field in BUFFER_FIELDS}
+    return NGramConfig.from_pretrained(config, theirs.ple_layer_index), theirs.get_parameter(_WEIGHT), buffers
 
 
 def _prefetch_before(model: torch.nn.Module, name: str, ours: AcceleratedNGramEmbedding) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -10,8 +11,8 @@ from ngram_ple import ops
 from ngram_ple.config import NGramConfig
 from ngram_ple.embedding import NGramEmbedding
 from ngram_ple.encoding import global_scale
-from ngram_ple.errors import ConfigError, NgramPleError
-from ngram_ple.formats import OUT_DTYPES
+from ngram_ple.errors import ConfigError, NgramPleError, NgramPleWarning
+from ngram_ple.formats import OUT_DTYPES, RowFormat, row_format
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.tables import Table
 
@@ -59,18 +60,8 @@ class WeightEmbedding(NGramEmbedding):
         placement: str,
         device: torch.device | None = None,
     ) -> None:
-        if weight.dtype not in OUT_DTYPES:
-            raise ConfigError(f"weight must be one of {', '.join(map(str, OUT_DTYPES))}, got {weight.dtype}")
+        plan = _checked_plan(config, weight, buffers)
         own = OUT_DTYPES[weight.dtype]
-        plan = HashPlan.from_config(config).with_buffers(
-            {name: [int(value) for value in tensor.tolist()] for name, tensor in buffers.items()}, "the model"
-        )
-        shape = [plan.padded_rows, config.head_dim]
-        if list(weight.shape) != shape or weight.is_meta:
-            raise ConfigError(
-                f"weight must be {shape} in memory, got {list(weight.shape)} on {weight.device} (one that is "
-                "offloaded to disk cannot be taken over)"
-            )
         self._weight: torch.Tensor | None = weight.detach()
         self.shares_weight = False
         super().__init__(
@@ -104,19 +95,12 @@ class WeightEmbedding(NGramEmbedding):
             A NaN or an infinity, for fp8 and nvfp4 tables. Nothing is written then.
         """
         format = self._format
-        if format.name in OUT_DTYPES.values():
-            scale = None
-        else:
-            most = [ops.row_amax(rows).max() for _, rows in self._blocks_of(weight)]
-            amax = torch.stack(most).max()
-            if not bool(amax.isfinite()):
-                raise NgramPleError(
-                    f"weight must be finite for format {format.name}, got a NaN or an infinity"
-                )
-            scale = global_scale(amax, format.name) if format.has_global_scale else None
-        if scale is not None:
+        amax = _finite_amax(weight, format)
+        scale = None
+        if amax is not None and format.has_global_scale:
+            scale = global_scale(amax, format.name)
             self.table.set_global_scale(float(scale))
-        for begin, rows in self._blocks_of(weight):
+        for begin, rows in _blocks_of(weight, format):
             codes, scales = ops.encode(rows, scale, format=format.name, scale_dtype="fp32")
             self.table.write("weight", begin, codes.view(torch.uint8))
             if format.scale_bytes:
@@ -129,16 +113,60 @@ class WeightEmbedding(NGramEmbedding):
             return slots.view(dtype)
         rows = slots.shape[0]
         weight = torch.empty((rows, self._format.head_dim), dtype=dtype, device=device)
-        for begin in range(0, rows, self._step):
-            end = min(begin + self._step, rows)
+        step = _block_rows(self._format)
+        for begin in range(0, rows, step):
+            end = min(begin + step, rows)
             ids = torch.arange(begin, end, device=self.layer_multipliers.device)
             weight[begin:end] = self.table.lookup(ids, OUT_DTYPES[dtype])
         return weight
 
-    @property
-    def _step(self) -> int:
-        return max(1, _BLOCK_BYTES // self._format.slot_bytes)
 
-    def _blocks_of(self, weight: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        for begin in range(0, weight.shape[0], self._step):
-            yield begin, weight[begin : begin + self._step].contiguous()
+def check_weight(
+    config: NGramConfig, weight: torch.Tensor, buffers: Mapping[str, torch.Tensor], format: str | None
+) -> None:
+    """Refuse what `WeightEmbedding` would, without making one: all of a model's before the first is given up.
+
+    Raises
+    ------
+    ConfigError, NgramPleError
+        As `WeightEmbedding` does.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NgramPleWarning)  # it will be told when it is made
+        _checked_plan(config, weight, buffers)
+    _finite_amax(weight, row_format(format or OUT_DTYPES[weight.dtype], config.head_dim))
+
+
+def _checked_plan(config: NGramConfig, weight: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> HashPlan:
+    if weight.dtype not in OUT_DTYPES:
+        raise ConfigError(f"weight must be one of {', '.join(map(str, OUT_DTYPES))}, got {weight.dtype}")
+    plan = HashPlan.from_config(config).with_buffers(
+        {name: [int(value) for value in tensor.tolist()] for name, tensor in buffers.items()}, "the model"
+    )
+    shape = [plan.padded_rows, config.head_dim]
+    if list(weight.shape) != shape or weight.is_meta:
+        raise ConfigError(
+            f"weight must be {shape} in memory, got {list(weight.shape)} on {weight.device} (one that is "
+            "offloaded to disk cannot be taken over)"
+        )
+    return plan
+
+
+def _finite_amax(weight: torch.Tensor, format: RowFormat) -> torch.Tensor | None:
+    """Return the largest magnitude, None for formats that take any value."""
+    if format.name in OUT_DTYPES.values():
+        return None
+    amax = torch.stack([ops.row_amax(rows).max() for _, rows in _blocks_of(weight, format)]).max()
+    if not bool(amax.isfinite()):
+        raise NgramPleError(f"weight must be finite for format {format.name}, got a NaN or an infinity")
+    return amax
+
+
+def _block_rows(format: RowFormat) -> int:
+    return max(1, _BLOCK_BYTES // format.slot_bytes)
+
+
+def _blocks_of(weight: torch.Tensor, format: RowFormat) -> Iterator[tuple[int, torch.Tensor]]:
+    step = _block_rows(format)
+    for begin in range(0, weight.shape[0], step):
+        yield begin, weight.detach()[begin : begin + step].contiguous()
