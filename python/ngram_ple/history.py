@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -88,8 +89,10 @@ class NGramHistory:
         Raises
         ------
         ConfigError
-            A slot that is none or comes twice, another number of histories, a negative token.
+            A slot that is none or comes twice, another number of histories, a token that is negative or no
+            integer.
         """
+        slots = _integers("slots", slots)
         if len(slots) != len(histories):
             raise ConfigError(
                 f"histories must be one for each of the {len(slots)} slots, got {len(histories)}"
@@ -100,7 +103,8 @@ class NGramHistory:
             if not 0 <= slot < self.max_requests:
                 raise ConfigError(f"slots must be within 0..{self.max_requests - 1}, got {shown(slot)}")
         width = self.tokens.shape[1]
-        rows = [[*([self.eos_token_id] * width), *history[-width:]][-width:] for history in histories]
+        known = [_integers("histories", history[-width:]) for history in histories]
+        rows = [[*([self.eos_token_id] * width), *history][-width:] for history in known]
         for row in rows:
             if min(row) < 0:
                 raise ConfigError(
@@ -148,14 +152,23 @@ class NGramHistory:
         Raises
         ------
         ConfigError
-            Not one boundary more than slots.
+            Not one boundary more than slots, not one count for each slot, no integers.
         """
+        rows = self._rows(slots)
+        _check_vectors(input_ids=input_ids, query_start_loc=query_start_loc)
         tokens, requests = input_ids.shape[0], slots.shape[0]
         if query_start_loc.shape[0] != requests + 1:
             raise ConfigError(
                 f"query_start_loc must have one element more than the {requests} slots, got "
                 f"{query_start_loc.shape[0]}"
             )
+        if num_accepted is not None:
+            _check_vectors(num_accepted=num_accepted)
+            if num_accepted.shape[0] != requests:
+                raise ConfigError(
+                    f"num_accepted must have one element for each of the {requests} slots, got "
+                    f"{num_accepted.shape[0]}"
+                )
         if tokens == 0 or requests == 0:
             return
         begin = query_start_loc[:-1].long()
@@ -164,13 +177,10 @@ class NGramHistory:
             accepted = torch.minimum(accepted, num_accepted)
         accepted = torch.minimum(accepted, _next_negative(input_ids)[begin] - begin).clamp_min(0)
         width = self.tokens.shape[1]
-        rows = self._rows(slots)
         at = accepted.unsqueeze(1) + self._columns  # in the old context and the chunk, one after the other
         old = self.tokens[rows].gather(1, at.clamp_max(width - 1))
         new = input_ids[(begin.unsqueeze(1) + at - width).clamp(0, tokens - 1)]
-        merged = torch.where(at < width, old, new.to(old.dtype))
-        padding = (rows == self.max_requests).unsqueeze(1)
-        self.tokens.index_copy_(0, rows, merged.masked_fill(padding, self.eos_token_id))
+        self._write(rows, torch.where(at < width, old, new.to(old.dtype)))
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Let the requests in `target` slots go on from those in `source` slots: forks, reordered beams.
@@ -178,11 +188,28 @@ class NGramHistory:
         Parameters
         ----------
         source, target : Tensor
-            int32 or int64 ``[n]`` on the device; targets differ. Everything is read before it is written.
+            int32 or int64 ``[n]`` on the device; targets differ, but for negative ones, which are padding.
+            Everything is read before it is written.
+
+        Raises
+        ------
+        ConfigError
+            Not as many sources as targets, no integers.
         """
-        self.tokens.index_copy_(0, self._rows(target), self.tokens[self._rows(source)])
+        read, written = self._rows(source), self._rows(target)
+        if read.shape != written.shape:
+            raise ConfigError(
+                f"target must have one slot for each of the {read.shape[0]} sources, got {written.shape[0]}"
+            )
+        self._write(written, self.tokens[read])
+
+    def _write(self, rows: torch.Tensor, histories: torch.Tensor) -> None:
+        """Write rows; that of padding stays EOS."""
+        padding = (rows == self.max_requests).unsqueeze(1)
+        self.tokens.index_copy_(0, rows, histories.masked_fill(padding, self.eos_token_id))
 
     def _rows(self, slots: torch.Tensor) -> torch.Tensor:
+        _check_vectors(slots=slots)
         return torch.where(slots < 0, self.max_requests, slots).long()
 
     def _sent(self, values: object, dtype: torch.dtype) -> torch.Tensor:
@@ -190,6 +217,25 @@ class NGramHistory:
         there = self.tokens.device
         held = torch.tensor(values, dtype=dtype, device="cpu", pin_memory=there.type == "cuda")
         return held.to(there, non_blocking=True)
+
+
+def _integers(name: str, values: Iterable[object]) -> list[int]:
+    """Take integers of any kind, tensors' elements too."""
+    try:
+        given = values.tolist() if isinstance(values, torch.Tensor) else values
+        return [operator.index(value) for value in given]  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{name} must be integers, got {shown(values)}") from None
+
+
+def _check_vectors(**tensors: torch.Tensor) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(f"{name} must be an int32 or int64 tensor [n], got {shown(tensor)}")
+        if tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != 1:
+            raise ConfigError(
+                f"{name} must be an int32 or int64 tensor [n], got {tensor.dtype} {list(tensor.shape)}"
+            )
 
 
 def _next_negative(input_ids: torch.Tensor) -> torch.Tensor:
@@ -234,10 +280,14 @@ def padded_batch(
     Raises
     ------
     ConfigError
-        A shape that does not fit.
+        A shape or dtype that does not fit, N below 2.
     """
+    if ngram_size < 2:
+        raise ConfigError(f"ngram_size must be at least 2, got {shown(ngram_size)}")
     if input_ids.dim() != 2:
         raise ConfigError(f"input_ids must be [B, S], got {list(input_ids.shape)}")
+    if input_ids.dtype not in (torch.int32, torch.int64):
+        raise ConfigError(f"input_ids must be int32 or int64, got {input_ids.dtype}")
     batch, length = input_ids.shape
     if attention_mask is not None:
         if attention_mask.shape != input_ids.shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -156,6 +157,10 @@ def test_what_is_refused() -> None:
         ([1, 1], [[], []], r"slots must not repeat, got \[1, 1\]"),
         ([1], [], "histories must be one for each of the 1 slots, got 0"),
         ([1], [[4, -1]], r"histories must hold accepted tokens only, got \[4, -1\] at the end of one"),
+        (torch.tensor([1, 1]), [[], []], r"slots must not repeat, got \[1, 1\]"),
+        ([1.5], [[]], r"slots must be integers, got \[1.5\]"),
+        ([1], [[4.0, 5]], r"histories must be integers, got \[4.0, 5\]"),
+        ([1], ["ab"], "histories must be integers, got 'ab'"),
     ):
         with pytest.raises(ConfigError, match=said):
             history.assign(slots, tokens)
@@ -163,6 +168,33 @@ def test_what_is_refused() -> None:
         ConfigError, match="query_start_loc must have one element more than the 2 slots, got 2"
     ):
         history.advance(torch.tensor([0, 1]), torch.tensor([1]), torch.tensor([0, 1]))
+    two, bounds, chunk = torch.tensor([0, 1]), torch.tensor([0, 1, 2]), torch.tensor([1, 2])
+    with pytest.raises(
+        ConfigError, match="num_accepted must have one element for each of the 2 slots, got 1"
+    ):
+        history.advance(two, chunk, bounds, torch.tensor([1]))
+    with pytest.raises(ConfigError, match="input_ids must be an int32 or int64 tensor"):
+        history.advance(two, chunk.float(), bounds)
+    with pytest.raises(ConfigError, match=r"slots must be an int32 or int64 tensor \[n\], got torch.float32"):
+        history.context(two.float())
+    with pytest.raises(ConfigError, match=r"slots must be an int32 or int64 tensor \[n\], got \[0\]"):
+        history.context([0])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="target must have one slot for each of the 2 sources, got 1"):
+        history.copy(two, torch.tensor([2]))
+    assert history.tokens.eq(EOS).all()
+
+
+def test_histories_of_any_integers() -> None:
+    history = NGramHistory(3, 4, EOS)
+    history.assign(torch.tensor([2, 0]), torch.tensor([[1, 2, 3], [4, 5, 6]]))  # type: ignore[arg-type]
+    assert contexts(history, 2, 0) == [[2, 3], [5, 6]]
+
+
+def test_padding_stays_eos_whatever_is_copied_to_it(device: torch.device) -> None:
+    history = NGramHistory(3, 3, EOS, device=device)
+    history.assign([0, 1], [[1, 2], [3, 4]])
+    history.copy(torch.tensor([0, 1, 0], device=device), torch.tensor([2, -1, -1], device=device))
+    assert contexts(history, 0, 1, 2, -1) == [[1, 2], [3, 4], [1, 2], [EOS, EOS]]
 
 
 def test_padded_batches(device: torch.device) -> None:
@@ -188,6 +220,8 @@ def test_padded_batches(device: torch.device) -> None:
     ("change", "said"),
     [
         ({"input_ids": torch.ones(3).long()}, r"input_ids must be \[B, S\], got \[3\]"),
+        ({"input_ids": torch.ones(2, 3)}, "input_ids must be int32 or int64, got torch.float32"),
+        ({"ngram_size": 1}, "ngram_size must be at least 2, got 1"),
         (
             {"attention_mask": torch.ones(2, 4)},
             r"attention_mask must have the shape \[2, 3\] of input_ids, got",
@@ -195,7 +229,7 @@ def test_padded_batches(device: torch.device) -> None:
         ({"ngram_context": torch.ones(2, 3)}, r"ngram_context must be \[2, 2\], got \[2, 3\]"),
     ],
 )
-def test_padded_batches_that_do_not_fit(change: dict[str, torch.Tensor], said: str) -> None:
+def test_padded_batches_that_do_not_fit(change: dict[str, Any], said: str) -> None:
     options = {"input_ids": torch.ones(2, 3).long(), "ngram_size": 3, "eos_token_id": 7, **change}
     with pytest.raises(ConfigError, match=said):
         padded_batch(**options)  # type: ignore[arg-type]
