@@ -5,12 +5,13 @@ The arithmetic of rows and blocks is `ngram_ple.ops.encode`'s.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 
 from ngram_ple import ops
-from ngram_ple.errors import NgramPleError
+from ngram_ple.errors import ConfigError, NgramPleError, shown
 from ngram_ple.formats import row_format
 
 LEAST_SCALE = 2.0**-117
@@ -45,7 +46,19 @@ def global_scale(amax: torch.Tensor | float, format: str, scale_dtype: str = "bf
     -------
     Tensor
         float32 of one element, at least 2^-117; 1 where amax is 0.
+
+    Raises
+    ------
+    ConfigError
+        A format without such a scale, another scale_dtype, a number that is negative or not finite (of a
+        tensor, which may be on a GPU, values are not looked at).
     """
+    if format not in tuple(_REACH):
+        raise ConfigError(f"format must be one of {', '.join(_REACH)}, got {shown(format)}")
+    if scale_dtype not in tuple(SCALE_DTYPES):
+        raise ConfigError(f"scale_dtype must be one of {', '.join(SCALE_DTYPES)}, got {shown(scale_dtype)}")
+    if not isinstance(amax, torch.Tensor) and not 0 <= amax < math.inf:
+        raise ConfigError(f"amax must be finite and not negative, got {shown(amax)}")
     most = torch.as_tensor(amax, dtype=torch.float32)
     most = most.max() if most.numel() else most.new_zeros(())
     scale = (most / _REACH[format]).clamp_min(LEAST_SCALE)

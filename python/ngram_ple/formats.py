@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ngram_ple import _core
-from ngram_ple.errors import ConfigError
+from ngram_ple.errors import ConfigError, shown
 
 FORMATS = ("bf16", "fp16", "fp32", "fp8", "fp8-rowwise", "nvfp4")
 """Every row format: three plain ones, E4M3 with one scale or a scale a row, and E2M1 with block scales."""
@@ -60,6 +60,8 @@ def row_format(name: str, head_dim: int) -> RowFormat:
         An unknown name, head_dim outside 1..2^24, or one that the format does not allow (nvfp4 needs a
         multiple of 16).
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {shown(name)}")
     try:
         native = _core.row_format(name, head_dim)
     except ValueError as error:

@@ -47,14 +47,15 @@ def layer_names() -> list[str]:
 
 
 def register(layer: object, name: str | None = None, old: str | None = None) -> str:
-    """Give a layer its name, a new one by default, and take its old one back.
+    """Give a layer its name, a new one when it has none yet, and take its old one back.
 
     Raises
     ------
     ConfigError
         No string, or the name of another layer that lives.
     """
-    if name is not None and (not isinstance(name, str) or not name):
+    is_new = name is None and old is None
+    if not is_new and (not isinstance(name, str) or not name):
         raise ConfigError(f"layer_name must be a string that is not empty, got {shown(name)}")
     with _lock:
         while name is None:

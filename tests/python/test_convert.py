@@ -93,7 +93,7 @@ def test_every_source_to_every_target(format: str, to: str, tmp_path: Path) -> N
     assert (done.source_format, done.format) == (format, to)
     assert len(list((tmp_path / "out").glob("*.safetensors"))) == done.files > 1
     expect_tables(tmp_path / "out", source, to, 7)
-    assert {entry.name[0] for entry in (tmp_path / "out").iterdir()} == {"m", "c"}  # no record, no parts
+    assert {entry.name[0] for entry in (tmp_path / "out").iterdir()} == {"n", "m", "c"}  # no record, no parts
     stored = open_checkpoint(tmp_path / "out")
     config = NGramConfig.from_pretrained(stored.config)
     with warnings.catch_warnings():

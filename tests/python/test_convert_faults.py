@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from ngram_ple import HashPlan
 from ngram_ple.checkpoint import safetensors_writer
 from ngram_ple.cli import main
 from ngram_ple.convert import convert_checkpoint, record, run
-from ngram_ple.errors import CheckpointError
+from ngram_ple.errors import CheckpointError, ConfigError
 
 CONFIG = small_config(ngram_vocab_size_base=3000, ple_embed_dim=4 * 64, split_ngram_parts=40)
 ROWS = HashPlan.from_config(CONFIG).padded_rows
@@ -338,6 +339,33 @@ def test_what_it_does_not_write_to(source: Path, expected: dict[str, bytes], tmp
     assert contents(finished) == expected
     assert contents(taken) == {"notes": b"mine"}
     assert not (source / "below").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shards": 0}, "shards must be an integer of at least 1, got 0"),
+        ({"shards": -1}, "shards must be an integer of at least 1, got -1"),
+        ({"shards": True}, "shards must be an integer of at least 1, got True"),
+        ({"shards": "3"}, "shards must be an integer of at least 1, got '3'"),
+        ({"threads": -1}, "threads must be an integer of at least 1, got -1"),
+        ({"max_file_bytes": None}, "max_file_bytes must be an integer of at least 1, got None"),
+        ({"scale_dtype": "fp16"}, "scale_dtype must be one of bf16, fp32, got 'fp16'"),
+        ({"saturate": "no"}, "saturate must be a bool, got 'no'"),
+    ],
+)
+def test_wrong_options_write_nothing(
+    options: dict[str, Any], said: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        convert_checkpoint(source, tmp_path / "out", "fp8", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_can_lie_beside_those_of_the_model(source: Path, tmp_path: Path) -> None:
+    convert_checkpoint(source, tmp_path / "out", "fp8")
+    taken = {entry.name for entry in source.glob("*.safetensors")}
+    assert not taken & {entry.name for entry in (tmp_path / "out").iterdir()}
 
 
 def test_two_at_once(source: Path, tmp_path: Path) -> None:

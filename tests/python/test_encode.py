@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from batches import FORMATS, allowed
 from ngram_ple import ops
 from ngram_ple.encoding import LEAST_SCALE, encode_rows, global_scale
-from ngram_ple.errors import NgramPleError
+from ngram_ple.errors import ConfigError, NgramPleError
 from reference import TORCH_DTYPES, assert_same
 from seeds import for_seeds, torch_generator
 
@@ -239,6 +240,20 @@ def test_wrong_arguments(name: str, change: Any, said: str, device: torch.device
 def test_global_scales_that_are_none(value: float) -> None:
     with pytest.raises(RuntimeError, match="encode: global_scale must be finite and at least 2\\^-117"):
         ops.encode(torch.ones(1, 16), torch.tensor([value]), format="nvfp4")
+
+
+def test_arguments_of_a_global_scale() -> None:
+    for arguments, said in (
+        ((1.0, "bf16"), "format must be one of fp8, nvfp4, got 'bf16'"),
+        ((1.0, "fp8", "fp16"), "scale_dtype must be one of bf16, fp32, got 'fp16'"),
+        ((math.nan, "fp8"), "amax must be finite and not negative, got nan"),
+        ((math.inf, "nvfp4"), "amax must be finite and not negative, got inf"),
+        ((-1.0, "nvfp4"), "amax must be finite and not negative, got -1.0"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            global_scale(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="got None"):
+        encode_rows(torch.ones(1, 16), None)  # type: ignore[arg-type]
 
 
 def test_results_may_share_no_memory() -> None:

@@ -180,7 +180,7 @@ def test_names_are_of_layers_that_live() -> None:
         ConfigError, match=r"layer_name must be unique, got 'layers.1', the name of another layer"
     ):
         second.layer_name = "layers.1"
-    for wrong in ("", 3):
+    for wrong in ("", 3, None):
         with pytest.raises(ConfigError, match="layer_name must be a string that is not empty, got"):
             second.layer_name = wrong  # type: ignore[assignment]
     del first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from checkpoints import make_source, small_config
 from ngram_ple import HashPlan, NGramConfig
 from ngram_ple.cli import main
 from ngram_ple.cli.plan import memory
-from ngram_ple.errors import ConfigError
+from ngram_ple.errors import ConfigError, NgramPleError
 from ngram_ple.formats import row_format
 from ngram_ple.planning import SHIPPED, Machine, Option, Plan, Rates, make_plan, read_rates
 
@@ -147,6 +148,20 @@ def test_sizes_that_are_none(text: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert "must be a size such as 80, 80G or 512MiB" in capsys.readouterr().err
 
 
+def test_gpus_need_their_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small_config().to_dict()))
+    arguments = ["plan", str(tmp_path), "--host-memory", "1"]
+    assert main([*arguments, "--gpus", "2"]) == 2
+    assert "--gpus 2 needs --gpu-memory" in capsys.readouterr().err
+    assert main([*arguments, "--gpus", "0"]) == 0
+
+
+def test_small_sizes_are_not_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small_config().to_dict()))
+    assert main(["plan", str(tmp_path), "--gpus", "0", "--host-memory", "0"]) == 0
+    assert re.search(r"the host needs [1-9]\S+ GiB, has 0\n", capsys.readouterr().out)
+
+
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["plan", *arguments, "--json"]) == 0
     facts: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -194,6 +209,31 @@ def test_rates_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert facts["rates"]["source"] == f"measured, {saved}"
     times = {one["format"]: one["time_us"] for one in facts["options"]}
     assert times == {"bf16": pytest.approx(measured[16]), "fp8": None, "fp8-rowwise": None, "nvfp4": None}
+
+
+def test_bench_replaces_its_own_files_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says so before it measures."""
+
+    def measured(*_: object, **__: object) -> float:
+        raise NgramPleError("it measured")
+
+    monkeypatch.setattr("ngram_ple.cli.bench.copy_rate", measured)
+    config, saved = tmp_path / "config.json", tmp_path / "saved.json"
+    config.write_text(json.dumps(small_config().to_dict()))
+    saved.write_text(json.dumps(SHIPPED.to_json()))
+    for option, file, said in (
+        ("--save", config, "--save must be a new file or one that it wrote"),
+        ("--save", tmp_path, "--save must be a regular file"),
+        ("--save", tmp_path / "no" / "x.json", "--save must be a file in a folder that exists"),
+        ("--plot", tmp_path / "no" / "x.png", "--plot must be a file in a folder that exists"),
+        ("--save", saved, "it measured"),
+        ("--save", tmp_path / "new.json", "it measured"),
+    ):
+        assert main(["bench", "--placement", "cpu", option, str(file)]) == 2
+        assert said in capsys.readouterr().err
+    assert json.loads(config.read_text()) == small_config().to_dict()
 
 
 def test_shipped_rates_read_back(tmp_path: Path) -> None:

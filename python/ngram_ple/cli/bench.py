@@ -16,9 +16,10 @@ from ngram_ple.benchmark.rates import measured_rates
 from ngram_ple.benchmark.report import plot, table_text
 from ngram_ple.benchmark.timing import copy_rate, timed_in_turn
 from ngram_ple.checkpoint.safetensors_writer import write_json
-from ngram_ple.cli import options, report
+from ngram_ple.cli import options, out_file, report
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import FORMATS
+from ngram_ple.planning import read_rates
 from ngram_ple.tables import home_device
 
 _DEFAULT_FORMATS = ["bf16", "fp8", "nvfp4"]
@@ -71,6 +72,7 @@ def add(subparsers: Any) -> None:
 @torch.inference_mode()
 def run(arguments: argparse.Namespace) -> None:
     """Measure and print, in inference mode as engines run."""
+    _check_files(arguments)
     placement = arguments.placement or ("device" if torch.cuda.is_available() else "cpu")
     device = home_device(placement)
     formats = arguments.format or _DEFAULT_FORMATS
@@ -104,6 +106,20 @@ def run(arguments: argparse.Namespace) -> None:
         f"copy {rate / 1e9:.0f} GB/s read + written"
     )
     report.print_text(table_text(rows))
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Refuse, before minutes of work, what could not be written or is another's."""
+    for option, file in (("--plot", arguments.plot), ("--save", arguments.save)):
+        if file is not None:
+            out_file.check(option, Path(file), None, (), overwrite=True)
+    if arguments.save is not None and Path(arguments.save).exists():
+        try:
+            read_rates(arguments.save)
+        except ConfigError:
+            raise ConfigError(
+                f"--save must be a new file or one that it wrote, but {arguments.save} is another"
+            ) from None
 
 
 def _measure_format(

@@ -11,7 +11,7 @@ from ngram_ple.cli import report
 from ngram_ple.errors import NgramPleError
 
 
-def check(option: str, out: Path, checkpoint: Path, inputs: tuple[Path, ...], overwrite: bool) -> None:
+def check(option: str, out: Path, checkpoint: Path | None, inputs: tuple[Path, ...], overwrite: bool) -> None:
     """Refuse what could not be written or should not be overwritten.
 
     Parameters
@@ -20,7 +20,7 @@ def check(option: str, out: Path, checkpoint: Path, inputs: tuple[Path, ...], ov
         What the user calls it, for messages.
     out : Path
         The file to write; links are followed.
-    checkpoint : Path
+    checkpoint : Path or None
         A folder that nothing may be written below.
     inputs : tuple of Path
         Files that the command reads.
@@ -33,7 +33,7 @@ def check(option: str, out: Path, checkpoint: Path, inputs: tuple[Path, ...], ov
         The option, the requirement and the file.
     """
     target = real(out)
-    if real(checkpoint) in target.parents:
+    if checkpoint is not None and real(checkpoint) in target.parents:
         raise NgramPleError(f"{option} must be a file outside the checkpoint folder, got {out}")
     if not target.parent.is_dir():
         raise NgramPleError(f"{option} must be a file in a folder that exists, got {out}")
@@ -43,7 +43,7 @@ def check(option: str, out: Path, checkpoint: Path, inputs: tuple[Path, ...], ov
         return
     if not stat.S_ISREG(target.stat().st_mode):
         raise NgramPleError(f"{option} must be a regular file, got {out}, which is none")
-    if checkpoint.is_dir():  # its files may be links to a cache elsewhere
+    if checkpoint is not None and checkpoint.is_dir():  # its files may be links to a cache elsewhere
         inputs += tuple(checkpoint.iterdir())
     if any(given.exists() and given.samefile(target) for given in inputs):
         raise NgramPleError(f"{option} must not be a file that is read, got {out}")

@@ -12,6 +12,7 @@ from ngram_ple.benchmark.report import table_text
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.cli import options, report
 from ngram_ple.config import NGramConfig, read_config
+from ngram_ple.errors import ConfigError
 from ngram_ple.planning import SHIPPED, Machine, Plan, Rates, make_plan, read_rates
 from ngram_ple.quantization import explain_format
 
@@ -53,7 +54,10 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--gpus", required=True, type=options.natural, metavar="N", help="GPUs of one host")
     parser.add_argument(
-        "--gpu-memory", type=memory, default=0.0, metavar="G", help="for the tables, on each GPU, in GiB"
+        "--gpu-memory",
+        type=memory,
+        metavar="G",
+        help="for the tables, on each GPU, in GiB (needed with GPUs)",
     )
     parser.add_argument(
         "--host-memory", required=True, type=memory, metavar="H", help="for the tables, in the host, in GiB"
@@ -78,9 +82,11 @@ def memory(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    if arguments.gpus and arguments.gpu_memory is None:
+        raise ConfigError(f"--gpus {arguments.gpus} needs --gpu-memory, what is left for tables on each")
     configs, stored_format = _model(arguments.checkpoint)
     rates = SHIPPED if arguments.rates is None else read_rates(arguments.rates)
-    machine = Machine(arguments.gpus, arguments.gpu_memory, arguments.host_memory)
+    machine = Machine(arguments.gpus, arguments.gpu_memory or 0.0, arguments.host_memory)
     plan = make_plan(configs, machine, rates, stored_format=stored_format, tokens=arguments.tokens)
     if arguments.json:
         report.print_json(_facts(plan, machine, rates))
@@ -148,4 +154,5 @@ def _print(plan: Plan, config: NGramConfig, rates: Rates) -> None:
 
 
 def _gib(nbytes: int) -> str:
-    return "-" if not nbytes else f"{nbytes / 2**30:.2f}"
+    size = nbytes / 2**30
+    return "-" if not nbytes else f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"

@@ -19,7 +19,8 @@ from ngram_ple.convert.config import converted_config
 from ngram_ple.convert.head_errors import HeadErrors
 from ngram_ple.convert.layer import Layer, OutFile
 from ngram_ple.convert.record import Record, fingerprint, locked, open_record
-from ngram_ple.errors import CheckpointError
+from ngram_ple.encoding import SCALE_DTYPES
+from ngram_ple.errors import CheckpointError, ConfigError, shown
 
 TARGETS = ("bf16", "fp8", "fp8-rowwise", "nvfp4")
 """The formats that checkpoints are converted to."""
@@ -97,6 +98,8 @@ def convert_checkpoint(
 
     Raises
     ------
+    ConfigError
+        A count below 1, an unknown scale_dtype, another type.
     CheckpointError
         The source is wrong or changes meanwhile, a value is not finite, the destination holds something else,
         or its disk has no room.
@@ -105,6 +108,7 @@ def convert_checkpoint(
     """
     if to not in TARGETS:
         raise CheckpointError(f"the target must be one of {', '.join(TARGETS)}, got {to!r}")
+    _check_options(shards, scale_dtype, saturate, threads, max_file_bytes)
     checkpoint = open_checkpoint(source)
     first = NGramConfig.from_pretrained(checkpoint.config)
     parts = first.split_ngram_parts if shards is None else shards
@@ -193,7 +197,7 @@ def _plan_files(layers: Sequence[Layer], max_file_bytes: int) -> list[OutFile]:
     groups = [(layer, *group) for layer in layers for group in layer.files(max_file_bytes)]
     files = []
     for number, (layer, shards, nbytes) in enumerate(groups, start=1):
-        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        name = f"ngram-ple-{number:05d}-of-{len(groups):05d}.safetensors"  # apart from the model's own
         if shards.start == 0:
             nbytes += sum(tensor.nbytes for tensor in layer.small_tensors(1.0))
         files.append(OutFile(name, layer.number, shards, nbytes))
@@ -222,6 +226,21 @@ def _sum_errors(layer: Layer, files: Sequence[OutFile], record: Record) -> list[
             for head, sums in zip(heads, record.files[file.name]["errors"], strict=True):
                 head.add(HeadErrors(*sums))
     return heads
+
+
+def _check_options(
+    shards: object, scale_dtype: object, saturate: object, threads: object, max_file_bytes: object
+) -> None:
+    counts = {"shards": shards, "threads": threads, "max_file_bytes": max_file_bytes}
+    for name, value in counts.items():
+        if value is None and name != "max_file_bytes":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be an integer of at least 1, got {shown(value)}")
+    if scale_dtype not in tuple(SCALE_DTYPES):
+        raise ConfigError(f"scale_dtype must be one of {', '.join(SCALE_DTYPES)}, got {shown(scale_dtype)}")
+    if not isinstance(saturate, bool):
+        raise ConfigError(f"saturate must be a bool, got {shown(saturate)}")
 
 
 def _check_apart(source: Path, target: Path) -> None:

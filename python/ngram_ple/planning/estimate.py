@@ -208,7 +208,11 @@ class _Model:
 
 
 def _too_much(where: str, needed: float, there: float) -> str:
-    return f"{where} needs {needed / _GIB:.1f} GiB, has {there / _GIB:.1f}" if needed > there else ""
+    return f"{where} needs {_gib(needed)} GiB, has {_gib(there)}" if needed > there else ""
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / _GIB:.1f}" if nbytes >= _GIB else f"{nbytes / _GIB:.2g}"
 
 
 def _recommend(options: Sequence[Option]) -> tuple[Option | None, str]:
