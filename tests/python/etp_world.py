@@ -81,7 +81,7 @@ def _serve(pipe: Connection, rank: int, size: int, store: str, timeout: float, b
     warnings.simplefilter("ignore")
     dist.init_process_group(
         backend, init_method=f"file://{store}", rank=rank, world_size=size,
-        timeout=datetime.timedelta(seconds=timeout),
+        timeout=datetime.timedelta(seconds=_PATIENCE),
     )  # fmt: skip
     some = (ranks for count in range(2, size + 1) for ranks in itertools.combinations(range(size), count))
     patience = datetime.timedelta(seconds=timeout)
