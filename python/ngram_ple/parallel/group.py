@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ngram_ple.errors import ConfigError, ExchangeError, shown
+from ngram_ple.parallel.communicators import (
+    as_exchange_error,
+    host,
+    know_as_many_groups,
+    new_group,
+    timeout_of,
+)
 
 EXCHANGES = ("auto", "reduce", "exchange", "peer")
 """How rows get from their owners to who asked for them; see docs/etp.md."""
@@ -101,15 +106,15 @@ class EtpGroup:
         self.dp, self.tp = divmod(self.rank, tp_size)
         self.exchange = exchange
         self.slot_tokens = slot_tokens
-        self.timeout = _timeout_of(group) if timeout is None else timeout
+        self.timeout = timeout_of(group) if timeout is None else timeout
         # What carries rows, what carries counts and errors between hosts' CPUs, and ranks of the same tp.
         backend = dist.get_backend_config(group)
-        self._know_as_many_groups(group)
-        self.rows_group = self._new_group(ranks, backend)
-        self._control = self._new_group(ranks, "gloo")
+        know_as_many_groups(group)
+        self.rows_group = new_group(ranks, backend, self.timeout)
+        self._control = new_group(ranks, "gloo", self.timeout)
         across = ranks[self.tp :: tp_size]
-        self.dp_group = self.rows_group if tp_size == 1 else self._new_group(across, backend)
-        self.hosts = self.gather(_host())
+        self.dp_group = self.rows_group if tp_size == 1 else new_group(across, backend, self.timeout)
+        self.hosts = self.gather(host())
 
     @classmethod
     def from_mesh(cls, mesh: Any, dim: str | int | None = None, tp_size: int = 1, **options: Any) -> EtpGroup:
@@ -124,27 +129,6 @@ class EtpGroup:
             As for the class.
         """
         return cls(mesh.get_group(dim), tp_size, **options)
-
-    def _new_group(self, ranks: Sequence[int], backend: str) -> dist.ProcessGroup:
-        """Make a communicator; only its ranks call this, others may be in groups of their own."""
-        with _as_exchange_error("setting up a communicator"):
-            made: dist.ProcessGroup = dist.new_group(
-                list(ranks), timeout=self.timeout, backend=backend, use_local_synchronization=True
-            )
-        return made
-
-    def _know_as_many_groups(self, group: dist.ProcessGroup) -> None:
-        """Make ranks with fewer groups than others make some of themselves alone.
-
-        torch names a group that its members make without the rest of the world by how many groups its process
-        has: where ranks have different numbers, they would wait for one another under different names.
-        """
-        known = len(dist.distributed_c10d._world.pg_names)
-        each: list[Any] = [None] * self.size
-        with _as_exchange_error("an exchange of statuses"):
-            dist.all_gather_object(each, known, group=group)
-        for _ in range(max(each) - known):
-            self._new_group([dist.get_rank()], "gloo")
 
     # --- rows -----------------------------------------------------------------------------------------
 
@@ -209,7 +193,7 @@ class EtpGroup:
     def gather(self, value: _T) -> list[_T]:
         """Return every rank's value, picklable and small."""
         values: list[Any] = [None] * self.size
-        with _as_exchange_error("an exchange of statuses"):
+        with as_exchange_error("an exchange of statuses"):
             dist.all_gather_object(values, value, group=self._control)
         return values
 
@@ -233,7 +217,7 @@ class EtpGroup:
             return [tokens]
         mine = torch.tensor([tokens], dtype=torch.int64, device="cpu")
         each = [torch.empty_like(mine) for _ in range(self.size)]
-        with _as_exchange_error("the exchange of token counts"):
+        with as_exchange_error("the exchange of token counts"):
             dist.all_gather(each, mine, group=self._control)
         return [int(count) for count in each[:: self.tp_size]]
 
@@ -241,14 +225,14 @@ class EtpGroup:
 
     def all_reduce(self, values: torch.Tensor) -> None:
         """Sum over the group, in place."""
-        with _as_exchange_error("all-reduce"):
+        with as_exchange_error("all-reduce"):
             dist.all_reduce(values, group=self.rows_group)
 
     def all_gather_dp(self, gathered: torch.Tensor, mine: torch.Tensor) -> None:
         """Put every data-parallel rank's values one after another."""
         # the name that torch 2.13 deprecates is the only one that 2.11 has
         call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        with _as_exchange_error("all-gather"):
+        with as_exchange_error("all-gather"):
             call(gathered, mine, group=self.dp_group)
 
     def all_to_all(
@@ -259,7 +243,7 @@ class EtpGroup:
         sent_sizes: list[int] | None = None,
     ) -> None:
         """Send a part of `sent` to each rank, and get one from each; equal parts without sizes."""
-        with _as_exchange_error("all-to-all"):
+        with as_exchange_error("all-to-all"):
             dist.all_to_all_single(received, sent, received_sizes, sent_sizes, group=self.rows_group)
 
 
@@ -268,31 +252,6 @@ def on_all_ranks(
 ) -> _T:
     """`EtpGroup.agree`, or the call alone where there is no group."""
     return call() if group is None else group.agree(what, call, same)
-
-
-@contextlib.contextmanager
-def _as_exchange_error(what: str) -> Iterator[None]:
-    """Name what failed: backends say which socket or communicator, as a RuntimeError."""
-    try:
-        yield
-    except RuntimeError as error:
-        first = str(error).strip().split("\n")[0]
-        raise ExchangeError(f"{what} over the ETP group failed, has a rank ended? {first}") from error
-
-
-def _host() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text() if boot.exists() else socket.gethostname()
-
-
-def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """Return the group's own timeout, where its backend tells."""
-    for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
-        found = getattr(options, "_timeout", None)
-        if isinstance(found, timedelta):
-            return found
-    return None
 
 
 def _check_positive(name: str, value: object) -> None:
