@@ -31,8 +31,11 @@ inline int64_t staged_bytes(const TableView& table) {
   return alignment == 16 && format.slot_bytes <= kMostStagedBytes ? format.slot_bytes : 0;
 }
 
-// Blocks that run on so many multiprocessors at most, where `sms` > 0: one each.
-inline int64_t limited(int64_t blocks, int sms) { return sms > 0 && sms < blocks ? sms : blocks; }
+// Blocks that run on so many multiprocessors at most, where `sms` > 0: one each. A grid that must cover every
+// item stays as it is.
+inline int64_t limited(int64_t blocks, int sms) {
+  return !kGridMustCover && sms > 0 && sms < blocks ? sms : blocks;
+}
 
 // Up to so many rows take a wave each.
 inline constexpr int64_t kFewRows = 4096;

@@ -21,7 +21,7 @@ using Stream = void*;  // cudaStream_t or hipStream_t
 void ngram_ids(const NgramBatch& batch, int64_t* out, Stream stream);
 
 // out [num_ids, out_row_bytes]: the decoded row of every id, zeros where the table does not own it. `sms` > 0
-// leaves all but so many multiprocessors to other work.
+// leaves all but so many multiprocessors to other work, on CUDA.
 void lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type, uint8_t* out,
             Stream stream, int sms = 0);
 

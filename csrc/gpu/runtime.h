@@ -9,7 +9,7 @@
 //   wave_size()  thread_index()  block_threads()  block_index()  grid_blocks()
 //   next_item(item, stride, end)
 //       The item that a wave takes after `item`, of a grid of blocks_for_waves(): a stride further, or `end`
-//       where such a grid covers them all.
+//       where such a grid must cover them all (kGridMustCover).
 //   shuffle(value, from_lane)  ballot(yes)  count_ones(bits)  sync_wave()
 //       All lanes of a wave call them together. Bit l of a ballot: whether lane l said yes. What lanes wrote
 //       to shared memory before sync_wave(), all lanes of the wave see after.

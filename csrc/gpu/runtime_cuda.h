@@ -62,6 +62,7 @@ NGP_DEVICE uint32_t thread_index() { return threadIdx.x; }
 NGP_DEVICE uint32_t block_threads() { return blockDim.x; }
 NGP_DEVICE uint32_t block_index() { return blockIdx.x; }
 NGP_DEVICE uint32_t grid_blocks() { return gridDim.x; }
+inline constexpr bool kGridMustCover = false;
 NGP_DEVICE int64_t next_item(int64_t item, int64_t stride, int64_t) { return item + stride; }
 
 // --- Across the lanes of a wave ---------------------------------------------------------------------

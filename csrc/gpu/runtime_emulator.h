@@ -31,6 +31,7 @@ NGP_DEVICE uint32_t thread_index() { return simt::thread_index(); }
 NGP_DEVICE uint32_t block_threads() { return simt::block_threads(); }
 NGP_DEVICE uint32_t block_index() { return simt::block_index(); }
 NGP_DEVICE uint32_t grid_blocks() { return simt::grid_blocks(); }
+inline constexpr bool kGridMustCover = false;
 NGP_DEVICE int64_t next_item(int64_t item, int64_t stride, int64_t) { return item + stride; }
 
 // --- Across the lanes of a wave ---------------------------------------------------------------------

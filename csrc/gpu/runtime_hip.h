@@ -51,6 +51,7 @@ NGP_DEVICE uint32_t block_threads() { return blockDim.x; }
 NGP_DEVICE uint32_t block_index() { return blockIdx.y * gridDim.x + blockIdx.x; }
 NGP_DEVICE uint32_t grid_blocks() { return gridDim.x * gridDim.y; }
 // No loop: around it the compiler would keep every argument in scalar registers, of which there are too few.
+inline constexpr bool kGridMustCover = true;
 NGP_DEVICE int64_t next_item(int64_t, int64_t, int64_t end) { return end; }
 
 // --- Across the lanes of a wave ---------------------------------------------------------------------
