@@ -39,7 +39,7 @@ demo: $(VENV)/native $(VENV)/extra-demo
 
 test: $(VENV)/native $(VENV)/extra-test build/tests/CMakeCache.txt
 	$(BIN)/cmake --build build/tests
-	$(BIN)/ctest --test-dir build/tests --output-on-failure
+	$(BIN)/ctest --test-dir build/tests --output-on-failure --parallel 2
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/extra-dev
@@ -47,7 +47,7 @@ lint: $(VENV)/extra-dev
 
 sanitize: $(VENV)/base build/sanitize/CMakeCache.txt
 	$(BIN)/cmake --build build/sanitize
-	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	$(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel 2
 
 docs: $(VENV)/native $(VENV)/extra-docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/docs
