@@ -66,6 +66,7 @@ gpu-test:
 # On what gpu-test built.
 gpu-bench:
 	PYTHONPATH=build/gpu/site $(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
+	PYTHONPATH=build/gpu/site $(PYTHON) bench/convert.py --device cuda --json build/gpu/convert.json
 	PYTHONPATH=build/gpu/site $(PYTHON) bench/host_memory.py --json build/gpu/host_memory.json
 	[ "$$(nvidia-smi -L | wc -l)" -lt 2 ] || PYTHONPATH=build/gpu/site $(PYTHON) bench/etp.py --json build/gpu/etp.json
 	PYTHONPATH=build/gpu/site $(PYTHON) bench/host_tables.py --json build/gpu/host.json --plot build/gpu/host.png

@@ -168,14 +168,22 @@ class _Model:
         nbytes = self.rows * geometry.slot_bytes
         buffers = self._layers * self._max_tokens * self._heads * self._head_dim * 2
         moved = self._row_bytes(geometry)
-        time = None
-        if rates.host_to_device is not None and rates.pinned_row_ns is not None:
-            by_bytes = self._tokens * moved / rates.host_to_device * 1e6
-            by_rows = self._tokens * self._layers * self._heads * rates.pinned_row_ns / 1e3
-            time = max(by_bytes, by_rows)
+        time = self._pinned_time(geometry, rates)
         why = _too_much("the host", nbytes, machine.host_memory)
         why = why or _too_much("each GPU (buffers)", buffers, machine.gpu_memory)
         return self._option(format, "pinned", buffers, nbytes, "PCIe", moved, time, why)
+
+    def _pinned_time(self, geometry: RowFormat, rates: Rates) -> float | None:
+        """Time of all layers, rows read in place or gathered by workers, whichever is faster."""
+        if rates.host_to_device is None or rates.pinned_row_ns is None:
+            return None
+        rows = self._tokens * self._heads
+        by_bytes = geometry.slot_bytes / rates.host_to_device * 1e9  # ns a row
+        time = rows * max(by_bytes, rates.pinned_row_ns) / 1e3
+        if rates.staged_start_us is not None and rates.staged_row_ns is not None:
+            staged = rates.staged_start_us + rows * max(by_bytes, rates.staged_row_ns) / 1e3
+            time = min(time, staged)
+        return self._layers * time
 
     def on_cpu(self, format: str, machine: Machine, rates: Rates) -> Option:
         geometry = row_format(format, self._head_dim)

@@ -33,6 +33,9 @@ class Rates:
     pinned_row_ns : float or None
         Of a random row in a large pinned table that a GPU reads in place: address translation bounds it,
         whatever the row's size.
+    staged_start_us, staged_row_ns : float or None
+        Of a lookup in a pinned table whose rows CPU workers gather: a batch, and each row (at least what its
+        bytes take). ``bench --save`` does not measure them: plans then count rows read in place.
     """
 
     hardware: str
@@ -41,6 +44,8 @@ class Rates:
     host_to_device: float | None = None
     peer: float | None = None
     pinned_row_ns: float | None = None
+    staged_start_us: float | None = None
+    staged_row_ns: float | None = None
 
     def embed_time(self, placement: str, format: str, tokens: int, bytes_ratio: float) -> float | None:
         """µs of `embed`: between measured batch sizes linear, beyond them in proportion.
@@ -65,7 +70,7 @@ class Rates:
 # fp8-rowwise: not published; its slots are 10 % larger than fp8's rows, and it takes the same kernel.
 SHIPPED = Rates(
     hardware="NVIDIA H200",
-    source="shipped figures of one H200 (docs/gpu_kernels.md), not of this machine",
+    source="shipped figures of one H200 (docs/gpu_kernels.md, docs/host_tables.md), not of this machine",
     embed_us={
         "device": {
             "bf16": {1: 2.15, 8: 2.18, 64: 2.56, 1024: 5.36, 8192: 25.8, 32768: 89.4},
@@ -76,6 +81,8 @@ SHIPPED = Rates(
     host_to_device=55.4e9,
     peer=390e9,
     pinned_row_ns=33.0,
+    staged_start_us=68.0,  # a line through 1024 and 8192 tokens of docs/host_tables.md
+    staged_row_ns=4.9,
 )
 
 
@@ -97,6 +104,8 @@ def read_rates(file: str | os.PathLike[str]) -> Rates:
             host_to_device=_rate(found, "host_to_device"),
             peer=_rate(found, "peer"),
             pinned_row_ns=_rate(found, "pinned_row_ns"),
+            staged_start_us=_rate(found, "staged_start_us"),
+            staged_row_ns=_rate(found, "staged_row_ns"),
         )
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
