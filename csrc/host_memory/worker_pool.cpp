@@ -40,11 +40,11 @@ class SignalsBlocked {
 }  // namespace
 
 WorkerPool::WorkerPool(int threads, Work& work)
-    : work_(work), threads_(std::make_unique<std::vector<std::thread>>()), owner_(getpid()) {
+    : work_(work), workers_(std::make_unique<Workers>()), owner_(getpid()) {
   const SignalsBlocked blocked;
-  threads_->reserve(static_cast<size_t>(threads));
+  workers_->threads.reserve(static_cast<size_t>(threads));
   try {
-    for (int i = 0; i < threads; ++i) threads_->emplace_back([this] { serve(); });
+    for (int i = 0; i < threads; ++i) workers_->threads.emplace_back([this] { serve(); });
   } catch (...) {
     stop();
     throw;
@@ -53,7 +53,7 @@ WorkerPool::WorkerPool(int threads, Work& work)
 
 WorkerPool::~WorkerPool() {
   if (getpid() != owner_) {
-    (void)threads_.release();
+    (void)workers_.release();
     return;
   }
   stop();
@@ -61,12 +61,12 @@ WorkerPool::~WorkerPool() {
 
 void WorkerPool::stop() noexcept {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(workers_->mutex);
     stopping_ = true;
   }
-  opened_.notify_all();
-  for (std::thread& thread : *threads_) thread.join();
-  threads_->clear();
+  workers_->opened.notify_all();
+  for (std::thread& thread : workers_->threads) thread.join();
+  workers_->threads.clear();
 }
 
 void WorkerPool::close() noexcept {
@@ -79,10 +79,11 @@ void WorkerPool::open() noexcept {
   gate_.store((next << 32) | kOpen, std::memory_order_release);
   bool wake = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);  // who is about to sleep has seen the gate, or sleeps
-    wake = sleepers_ > 0;
+    const std::lock_guard<std::mutex> lock(
+        workers_->mutex);  // who is about to sleep has seen the gate, or sleeps
+    wake = workers_->sleepers > 0;
   }
-  if (wake) opened_.notify_all();
+  if (wake) workers_->opened.notify_all();
 }
 
 bool WorkerPool::enter(uint64_t& seen) noexcept {
@@ -110,10 +111,10 @@ void WorkerPool::wait_for_other_than(uint64_t generation) noexcept {
       pause_briefly();
     }
   } while (std::chrono::steady_clock::now() < end);
-  std::unique_lock<std::mutex> lock(mutex_);
-  ++sleepers_;
-  opened_.wait(lock, [&] { return changed_from(generation); });
-  --sleepers_;
+  std::unique_lock<std::mutex> lock(workers_->mutex);
+  ++workers_->sleepers;
+  workers_->opened.wait(lock, [&] { return changed_from(generation); });
+  --workers_->sleepers;
 }
 
 void WorkerPool::serve() noexcept {

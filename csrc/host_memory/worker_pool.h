@@ -51,10 +51,14 @@ class WorkerPool {
   std::atomic<uint64_t> gate_{0};
   std::atomic<bool> stopping_{false};
   Work& work_;
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  int sleepers_ = 0;
-  std::unique_ptr<std::vector<std::thread>> threads_;
+  // What a forked child must leave alone: to destroy a condition waits for the threads that sleep on it.
+  struct Workers {
+    std::mutex mutex;
+    std::condition_variable opened;
+    int sleepers = 0;
+    std::vector<std::thread> threads;
+  };
+  std::unique_ptr<Workers> workers_;
   pid_t owner_;
 };
 

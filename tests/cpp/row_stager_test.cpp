@@ -210,6 +210,7 @@ TEST(RowStager, AForkedChildForgetsTheWorkers) {
   const Table table(160, 1000);
   Area area(64, 160);
   auto stager = std::make_unique<RowStager>(table.memory.data(), 160, std::vector<Staging>{*area}, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // they are asleep
   const pid_t child = fork();
   if (child == 0) {
     stager.reset();
