@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,16 @@ def test_missing_streams_in_process(inputs: Inputs, tmp_path: Path, monkeypatch:
     assert main(["verify", str(tmp_path / "nothing")]) == 2
     assert main(["verify"]) == 2
     assert main(["--help"]) == 0
+
+
+@pytest.fixture(autouse=True)
+def _ending_signals_are_heard() -> Iterator[None]:
+    """``nohup`` ignores SIGHUP, and so would what runs under it."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -17,6 +17,7 @@ from ngram_ple.build_info import check_gpu_backend
 from ngram_ple.tables import home_device
 
 ROOT = Path(__file__).resolve().parents[2]
+CMAKE = shutil.which("cmake") or shutil.which("cmake", path=str(Path(sys.executable).parent))
 CONFIG = NGramConfig(vocab_size=100, ple_embed_dim=64, eos_token_id=0, heads_per_ngram=2, ple_layer_ids=(1,))
 
 
@@ -81,9 +82,7 @@ def test_the_build_is_told_what_torch_is_for(tmp_path: Path, facts: str, gpu: st
     assert (found["version"], found["gpu"]) == ("2.11.0", gpu)
 
 
-@pytest.mark.skipif(
-    shutil.which("cmake") is None or shutil.which("c++") is None, reason="needs CMake and c++"
-)
+@pytest.mark.skipif(CMAKE is None or shutil.which("c++") is None, reason="needs CMake and c++")
 @pytest.mark.parametrize(
     ("compilers", "torch_gpu", "said"),
     [
@@ -102,9 +101,13 @@ def test_auto_prefers_the_backend_of_torch(tmp_path: Path, compilers: str, torch
         path.write_text("#!/bin/sh\n")
         path.chmod(0o755)
         arguments.append(f"-DNGRAM_PLE_{name.upper()}={path if name in compilers.split() else ''}")
-    text = f'set(NGRAM_PLE_BACKEND auto)\ninclude("{ROOT}/cmake/Backend.cmake")\n'
+    text = (
+        "cmake_minimum_required(VERSION 3.25)\nset(NGRAM_PLE_BACKEND auto)\n"
+        f'include("{ROOT}/cmake/Backend.cmake")\n'
+    )
     (tmp_path / "choose.cmake").write_text(text)
-    command = ["cmake", *arguments, "-P", str(tmp_path / "choose.cmake")]
+    assert CMAKE is not None
+    command = [CMAKE, *arguments, "-P", str(tmp_path / "choose.cmake")]
     result = subprocess.run(
         command, capture_output=True, text=True, check=False
     )  # it goes no further in a script

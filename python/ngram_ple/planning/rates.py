@@ -58,7 +58,7 @@ class Rates:
         wanted = tokens * bytes_ratio
         for (few, short), (many, long) in pairwise(points):
             if wanted <= many:
-                return max(short, short + (long - short) * (wanted - few) / (many - few))
+                return short + (long - short) * max(wanted - few, 0) / (many - few)
         many, long = points[-1]
         return long * max(wanted, 1) / many if wanted > many else long
 
