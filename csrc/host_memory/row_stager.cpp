@@ -26,14 +26,14 @@ uint32_t chunks_of(uint32_t rows) { return static_cast<uint32_t>(whole_chunks(ro
 }  // namespace
 
 RowStager::RowStager(const uint8_t* table, int64_t row_bytes, std::vector<Staging> areas, int threads,
-                     Gather gather)
+                     Gather gather, std::chrono::microseconds looking)
     : table_(table),
       row_bytes_(row_bytes),
       gather_(gather),
       threads_(static_cast<uint32_t>(threads)),
       areas_(std::move(areas)),
       begun_(areas_.size()),
-      pool_(threads, *this) {}
+      pool_(threads, *this, looking) {}
 
 RowStager::~RowStager() = default;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -27,7 +28,7 @@ class RowStager final : private Work {
   // Rows of `row_bytes` bytes from `table` on, for batches listed in one of `areas`, which must outlive this
   // object. Throws std::system_error when threads cannot be had.
   RowStager(const uint8_t* table, int64_t row_bytes, std::vector<Staging> areas, int threads,
-            Gather gather = &gather_rows);
+            Gather gather = &gather_rows, std::chrono::microseconds looking = WorkerPool::kLooking);
   // Waits for the batch under way.
   ~RowStager() override;
 

@@ -4,15 +4,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
-
 namespace ngram_ple {
 namespace {
 
 constexpr uint64_t kOpen = uint64_t{1} << 31, kInside = kOpen - 1;
-
-// A woken thread starts tens of microseconds later; one that still looks starts at once.
-constexpr std::chrono::microseconds kLookingTime{100};
 
 uint64_t generation_of(uint64_t gate) { return gate >> 32; }
 
@@ -39,8 +34,8 @@ class SignalsBlocked {
 
 }  // namespace
 
-WorkerPool::WorkerPool(int threads, Work& work)
-    : work_(work), workers_(std::make_unique<Workers>()), owner_(getpid()) {
+WorkerPool::WorkerPool(int threads, Work& work, std::chrono::microseconds looking)
+    : work_(work), looking_(looking), workers_(std::make_unique<Workers>()), owner_(getpid()) {
   const SignalsBlocked blocked;
   workers_->threads.reserve(static_cast<size_t>(threads));
   try {
@@ -103,7 +98,7 @@ bool WorkerPool::changed_from(uint64_t generation) const noexcept {
 }
 
 void WorkerPool::wait_for_other_than(uint64_t generation) noexcept {
-  const auto end = std::chrono::steady_clock::now() + kLookingTime;
+  const auto end = std::chrono::steady_clock::now() + looking_;
   do {
     for (int i = 0; i < 32; ++i) {
       if (changed_from(generation)) return;

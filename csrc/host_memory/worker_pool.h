@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -28,8 +29,12 @@ class Work {
 
 class WorkerPool {
  public:
-  // Threads that block every signal. Throws std::system_error when the system has none left.
-  WorkerPool(int threads, Work& work);
+  // A woken thread starts tens of microseconds later; one that still looks starts at once.
+  static constexpr std::chrono::microseconds kLooking{100};
+
+  // Threads that block every signal, and look for work for the time of `looking` before they sleep. Throws
+  // std::system_error when the system has none left.
+  WorkerPool(int threads, Work& work, std::chrono::microseconds looking);
   // Waits for the workers. In a forked child, where there are none, it only forgets them.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -51,6 +56,7 @@ class WorkerPool {
   std::atomic<uint64_t> gate_{0};
   std::atomic<bool> stopping_{false};
   Work& work_;
+  const std::chrono::microseconds looking_;
   // What a forked child must leave alone: to destroy a condition waits for the threads that sleep on it.
   struct Workers {
     std::mutex mutex;
