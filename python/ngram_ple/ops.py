@@ -1,8 +1,9 @@
 """The operators ``torch.ops.ngram_ple.*`` as typed functions.
 
-The functions here are the operators themselves with keyword names and types. Every one but those over
-peers has an ``out`` form in ``torch.ops.ngram_ple`` (``torch.ops.ngram_ple.lookup.out(..., out=out)``), which
-writes in place and returns nothing. Operators raise RuntimeError: torch's stable ABI knows no other.
+The functions here are the operators themselves with keyword names and types; those over tables in blocks are
+in `ngram_ple.peer_ops`. Every one here has an ``out`` form in ``torch.ops.ngram_ple``
+(``torch.ops.ngram_ple.lookup.out(..., out=out)``), which writes in place and returns nothing. Operators raise
+RuntimeError: torch's stable ABI knows no other exception.
 """
 
 from __future__ import annotations
@@ -193,95 +194,6 @@ def embed(
             head_dim=head_dim,
             row_start=row_start,
             row_end=row_end,
-        ),
-    )
-
-
-def lookup_peers(
-    ids: torch.Tensor,
-    block: torch.Tensor,
-    block_addresses: torch.Tensor,
-    global_scale: torch.Tensor | None = None,
-    *,
-    format: str,
-    out_dtype: str,
-    head_dim: int,
-    num_rows: int,
-) -> torch.Tensor:
-    """`lookup` over a table that lies in equal blocks of several memories, each read where it is.
-
-    Parameters
-    ----------
-    ids : Tensor
-        int32 or int64 of any shape. One outside ``[0, num_rows)`` gives a row of zeros, and nothing is read.
-    block : Tensor
-        uint8 ``[rows, slot_bytes]`` on the ids' device: one of the blocks, which all have its shape, strides
-        and alignment. Scales lie inside the rows.
-    block_addresses : Tensor
-        int64 ``[blocks]`` on the ids' device: where each block begins. The device must be able to read there;
-        nothing checks that. Global row i is row ``i % rows`` of block ``i // rows``.
-    global_scale, format, out_dtype, head_dim
-        As in `lookup`.
-    num_rows : int
-        Rows of the whole table, at most those of all blocks.
-
-    Returns
-    -------
-    Tensor
-        ``[*ids.shape, head_dim]`` of `out_dtype`, as from `lookup`. There is no ``out`` form.
-    """
-    return cast(
-        torch.Tensor,
-        _ops.lookup_peers(
-            ids,
-            block,
-            block_addresses,
-            global_scale,
-            format=format,
-            out_dtype=out_dtype,
-            head_dim=head_dim,
-            num_rows=num_rows,
-        ),
-    )
-
-
-def embed_peers(
-    input_ids: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    ngram_context: torch.Tensor,
-    layer_multipliers: torch.Tensor,
-    ngram_heads_vocab_sizes: torch.Tensor,
-    ngram_heads_offsets: torch.Tensor,
-    eos_token_id: int,
-    heads_per_ngram: int,
-    block: torch.Tensor,
-    block_addresses: torch.Tensor,
-    global_scale: torch.Tensor | None = None,
-    *,
-    format: str,
-    out_dtype: str,
-    head_dim: int,
-    num_rows: int,
-) -> torch.Tensor:
-    """`ngram_ids` and `lookup_peers` in one kernel: ``[T, H·head_dim]`` of `out_dtype`."""
-    return cast(
-        torch.Tensor,
-        _ops.embed_peers(
-            input_ids,
-            query_start_loc,
-            ngram_context,
-            layer_multipliers,
-            ngram_heads_vocab_sizes,
-            ngram_heads_offsets,
-            eos_token_id,
-            heads_per_ngram,
-            block,
-            block_addresses,
-            global_scale,
-            format=format,
-            out_dtype=out_dtype,
-            head_dim=head_dim,
-            num_rows=num_rows,
         ),
     )
 

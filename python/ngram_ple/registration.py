@@ -32,6 +32,7 @@ _library = torch.library.Library("ngram_ple", "FRAGMENT")  # type: ignore[no-unt
 
 
 @functools.cache
+@functools.cache
 def load() -> Any:
     """Load ``_ops.so`` once, register what belongs to it, and return ``torch.ops.ngram_ple``."""
     torch.ops.load_library(str(Path(__file__).with_name("_ops.so")))  # type: ignore[no-untyped-call]

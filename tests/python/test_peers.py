@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from batches import FORMATS, OUT_DTYPES, random_batch, random_rows
-from ngram_ple import ops
+from ngram_ple import ops, peer_ops
 from reference import assert_same
 from seeds import for_seeds
 
@@ -30,11 +30,13 @@ def test_rows_are_those_of_one_block(format: str, device: torch.device, rng: ran
     scale = table.global_scale
     for out_dtype in (*OUT_DTYPES, "bytes"):
         how = {"format": format, "out_dtype": out_dtype, "head_dim": table.head_dim}
-        got = ops.embed_peers(*batch.arguments(device), blocks[0], addresses, scale, num_rows=rows, **how)
+        got = peer_ops.embed_peers(
+            *batch.arguments(device), blocks[0], addresses, scale, num_rows=rows, **how
+        )
         assert_same(got, ops.embed(*batch.arguments(device), table.slots, None, scale, **how))
         ids = torch.tensor([[rng.randint(-2, rows + 1) for _ in range(5)] for _ in range(7)], device=device)
         ids = ids.to(rng.choice([torch.int32, torch.int64]))
-        got = ops.lookup_peers(ids, blocks[0], addresses, scale, num_rows=rows, **how)
+        got = peer_ops.lookup_peers(ids, blocks[0], addresses, scale, num_rows=rows, **how)
         assert_same(got, ops.lookup(ids, table.slots, None, scale, **how))
 
 
@@ -44,7 +46,7 @@ def test_what_is_refused(device: torch.device) -> None:
     ids = torch.zeros(3, dtype=torch.int64, device=device)
 
     def call(block: torch.Tensor, at: torch.Tensor, num_rows: int) -> torch.Tensor:
-        return ops.lookup_peers(
+        return peer_ops.lookup_peers(
             ids, block, at, None, format="bf16", out_dtype="bf16", head_dim=16, num_rows=num_rows
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ngram_ple import ops
+from ngram_ple import peer_ops
 from ngram_ple.errors import ExchangeError
 from ngram_ple.formats import RowFormat
 from ngram_ple.parallel.exchanges import Batch, Exchange
@@ -65,7 +65,7 @@ class Peer(Exchange):
     def lookup(self, ids: torch.Tensor, out_dtype: str, slot: int) -> torch.Tensor:
         """Read and decode rows of any rank."""
         table = self.table
-        return ops.lookup_peers(
+        return peer_ops.lookup_peers(
             ids,
             table.block,
             table.block_addresses,
@@ -87,7 +87,7 @@ class Peer(Exchange):
     ) -> torch.Tensor:
         """Hash, read and decode in one kernel."""
         table = self.table
-        return ops.embed_peers(
+        return peer_ops.embed_peers(
             *batch,
             plan[0],
             plan[1],
