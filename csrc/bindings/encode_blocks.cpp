@@ -35,23 +35,14 @@ float largest_magnitude(const std::string& from, int64_t count, uintptr_t values
   return cpu::largest_magnitude(format, reinterpret_cast<const uint8_t*>(values), count, finite_only);
 }
 
-void encode_rows(const std::string& from, const std::string& to, int64_t head_dim, float global_scale,
-                 bool scale_is_bf16, int64_t num_rows, uintptr_t values, uintptr_t rows, uintptr_t scales) {
-  const cpu::EncodeArgs args = encode_args(from, to, head_dim, global_scale, scale_is_bf16);
-  const py::gil_scoped_release released;
-  cpu::encode(args, reinterpret_cast<const uint8_t*>(values), num_rows, reinterpret_cast<uint8_t*>(rows),
-              reinterpret_cast<uint8_t*>(scales));
-}
-
-cpu::EncodeError encode_error(const std::string& from, const std::string& to, int64_t head_dim,
-                              float global_scale, bool scale_is_bf16, int64_t num_rows, uintptr_t values,
-                              uintptr_t rows, uintptr_t scales) {
+cpu::EncodeError encode_rows(const std::string& from, const std::string& to, int64_t head_dim,
+                             float global_scale, bool scale_is_bf16, int64_t num_rows, uintptr_t values,
+                             uintptr_t rows, uintptr_t scales) {
   const cpu::EncodeArgs args = encode_args(from, to, head_dim, global_scale, scale_is_bf16);
   cpu::EncodeError sums;
   const py::gil_scoped_release released;
-  cpu::add_encode_error(args, reinterpret_cast<const uint8_t*>(values), num_rows,
-                        reinterpret_cast<const uint8_t*>(rows), reinterpret_cast<const uint8_t*>(scales),
-                        sums);
+  cpu::encode_measured(args, reinterpret_cast<const uint8_t*>(values), num_rows,
+                       reinterpret_cast<uint8_t*>(rows), reinterpret_cast<uint8_t*>(scales), sums);
   return sums;
 }
 
@@ -69,9 +60,6 @@ void bind_encode_blocks(py::module_& m) {
   m.def("largest_magnitude", &largest_magnitude, py::arg("source"), py::arg("count"), py::arg("values"),
         py::arg("finite_only"));
   m.def("encode_rows", &encode_rows, py::arg("source"), py::arg("format"), py::arg("head_dim"),
-        py::arg("global_scale"), py::arg("scale_is_bf16"), py::arg("num_rows"), py::arg("values"),
-        py::arg("rows"), py::arg("scales"));
-  m.def("encode_error", &encode_error, py::arg("source"), py::arg("format"), py::arg("head_dim"),
         py::arg("global_scale"), py::arg("scale_is_bf16"), py::arg("num_rows"), py::arg("values"),
         py::arg("rows"), py::arg("scales"));
 }

@@ -17,8 +17,8 @@ struct EncodeError {
   int64_t first_not_finite = -1;  // row of the first one
 };
 
-// Adds what `encode` did to these rows. Decoded values are fp32.
-void add_encode_error(const EncodeArgs& args, const uint8_t* values, int64_t count, const uint8_t* rows,
-                      const uint8_t* scales, EncodeError& sums);
+// `encode`, and adds what it did to these rows. Decoded values are fp32.
+void encode_measured(const EncodeArgs& args, const uint8_t* values, int64_t count, uint8_t* rows,
+                     uint8_t* scales, EncodeError& sums);
 
 }  // namespace ngram_ple::cpu

@@ -17,24 +17,34 @@ template <class Bits>
 NGP_ALWAYS_INLINE Bits largest_bits(const uint8_t* values, int64_t count, Bits last) {
   constexpr int64_t kBytes = 32, kLanes = kBytes / static_cast<int64_t>(sizeof(Bits)), kVectors = 4;
   using Vector __attribute__((vector_size(kBytes))) = Bits;
+  using Half __attribute__((vector_size(kBytes / 2))) = Bits;
   constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();
   Vector most[kVectors] = {};
-  for (; count >= kVectors * kLanes; count -= kVectors * kLanes) {
-    for (int64_t v = 0; v < kVectors; ++v, values += kBytes) {
-      Vector bits;
-      std::memcpy(&bits, values, kBytes);
-      bits &= kMagnitude;
-      bits &= bits <= last;
-      most[v] = most[v] > bits ? most[v] : bits;
-    }
+  const auto take = [&](Vector& larger, int64_t at) {
+    Vector bits;
+    std::memcpy(&bits, values + at * static_cast<int64_t>(sizeof(Bits)), kBytes);
+    bits &= kMagnitude;
+    bits &= bits <= last;
+    larger = larger > bits ? larger : bits;
+  };
+  int64_t at = 0;
+  for (; at + kVectors * kLanes <= count; at += kVectors * kLanes) {
+    for (int64_t v = 0; v < kVectors; ++v) take(most[v], at + v * kLanes);
   }
+  for (; at + kLanes <= count; at += kLanes) take(most[0], at);
   Bits result = 0;
-  for (const Vector& vector : most) {
-    for (int64_t j = 0; j < kLanes; ++j) result = std::max(result, vector[j]);
+  if (count >= kLanes) {
+    if (at < count) take(most[1], count - kLanes);  // some of them again
+    for (int64_t v = 1; v < kVectors; ++v) most[0] = most[0] > most[v] ? most[0] : most[v];
+    Half halves[2];
+    std::memcpy(halves, &most[0], kBytes);
+    halves[0] = halves[0] > halves[1] ? halves[0] : halves[1];
+    for (int64_t j = 0; j < kLanes / 2; ++j) result = std::max(result, halves[0][j]);
+    return result;
   }
-  for (int64_t i = 0; i < count; ++i) {
+  for (; at < count; ++at) {
     Bits bits;
-    std::memcpy(&bits, values + static_cast<size_t>(i) * sizeof bits, sizeof bits);
+    std::memcpy(&bits, values + at * static_cast<int64_t>(sizeof(Bits)), sizeof bits);
     bits = static_cast<Bits>(bits & kMagnitude);
     result = bits <= last ? std::max(result, bits) : result;
   }

@@ -79,15 +79,4 @@ def encode_rows(
     values: int,
     rows: int,
     scales: int,
-) -> None: ...
-def encode_error(
-    source: str,
-    format: str,
-    head_dim: int,
-    global_scale: float,
-    scale_is_bf16: bool,
-    num_rows: int,
-    values: int,
-    rows: int,
-    scales: int,
 ) -> EncodeError: ...

@@ -16,6 +16,7 @@ from ngram_ple import HashPlan, NGramConfig, NGramEmbedding
 from ngram_ple.checkpoint import open_checkpoint
 from ngram_ple.cli import main
 from ngram_ple.convert import TARGETS, convert_checkpoint
+from ngram_ple.convert.head_errors import pieces
 from ngram_ple.encoding import global_scale
 from ngram_ple.errors import CheckpointError, NgramPleWarning
 from ngram_ple.ops import row_amax
@@ -131,6 +132,19 @@ def test_the_errors_it_reports(to: str, tmp_path: Path) -> None:
         assert got.not_finite == 0
         if to in ("fp8", "bf16"):
             assert got.saturated == 0
+
+
+def test_pieces_where_heads_share_rows_or_leave_some_out() -> None:
+    """A checkpoint's own offsets may do both: every row comes once, with all heads that address it."""
+    size = PLAN.head_sizes[0]
+    offsets = [0, size // 2, *PLAN.head_offsets[2:]]
+    plan = PLAN.with_buffers({"ngram_heads_offsets": offsets}, "a test")
+    for first, last in ((0, ROWS), (3, size + 3), (size // 2, size), (7, 8), (ROWS - 1, ROWS)):
+        found = [(row, heads) for heads, begin, end in pieces(plan, first, last) for row in range(begin, end)]
+        assert found == [
+            (row, [h for h in range(len(offsets)) if 0 <= row - offsets[h] < plan.head_sizes[h]])
+            for row in range(first, last)
+        ]
 
 
 def test_every_dialect(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import torch
 from ngram_ple import _core, ops
 from ngram_ple.checkpoint.layout import table_layout
 from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
-from ngram_ple.convert.head_errors import HeadErrors, head_segments
+from ngram_ple.convert.head_errors import HeadErrors, pieces
 from ngram_ple.convert.source import PLAIN, Reader, SourceTable
 from ngram_ple.errors import CheckpointError
 from ngram_ple.hash_plan import HashPlan
@@ -91,7 +91,9 @@ def find_amax(
     def work(reader: Reader, rows: tuple[int, int]) -> tuple[float, int]:
         values = source.values(reader, *rows)
         most = 0.0
-        for _, begin, end in head_segments(plan, *rows):
+        for heads, begin, end in pieces(plan, *rows):
+            if not heads:
+                continue
             part = values[begin - rows[0] : end - rows[0]]
             found = _largest(source, part, finite_only=saturate)
             if found == float("inf") or found != found:
@@ -158,12 +160,12 @@ class BlockEncoder:
     def __call__(self, reader: Reader, rows: tuple[int, int]) -> EncodedBlock:
         """Read, encode and compare rows [first, last)."""
         first, last = rows
+        errors: dict[int, HeadErrors] = defaultdict(HeadErrors)
         if self.copies:
             weight, scale = self.source.stored(reader, first, last)
-            errors = {
-                head: HeadErrors(count=(end - begin) * self.source.head_dim)
-                for head, begin, end in head_segments(self.plan, first, last)
-            }
+            for heads, begin, end in pieces(self.plan, first, last):
+                for head in heads:
+                    errors[head].count += (end - begin) * self.source.head_dim
             return EncodedBlock(first, last, weight, scale, errors)
         values = self.source.values(reader, first, last)
         leaves = {
@@ -173,20 +175,18 @@ class BlockEncoder:
             for leaf in table_layout(self.format, self.source.head_dim).rows
         }
         weight, scale = leaves["weight"], leaves.get("weight_scale")
-        _core.encode_rows(*self._arguments(values, weight, scale, 0, last - first))
-        errors = {}
-        for head, begin, end in head_segments(self.plan, first, last):
-            sums = _core.encode_error(*self._arguments(values, weight, scale, begin - first, end - first))
-            if sums.not_finite and not self.saturate:
+        for heads, begin, end in pieces(self.plan, first, last):
+            sums = self._encode(values, weight, scale, begin - first, end - first)
+            if heads and sums.not_finite and not self.saturate:
                 raise CheckpointError(_not_finite(self.source, begin + sums.first_not_finite))
-            errors[head] = HeadErrors()
-            errors[head].add_native(sums, (end - begin) * self.source.head_dim)
+            for head in heads:
+                errors[head].add_native(sums, (end - begin) * self.source.head_dim)
         return EncodedBlock(first, last, weight, scale, errors)
 
-    def _arguments(
+    def _encode(
         self, values: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, begin: int, end: int
-    ) -> tuple[str, str, int, float, bool, int, int, int, int]:
-        return (
+    ) -> _core.EncodeError:
+        return _core.encode_rows(
             self.source.values_format,
             self.format,
             self.source.head_dim,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from ngram_ple import _core
@@ -80,15 +81,15 @@ class HeadErrors:
         return list(asdict(self).values())
 
 
-def head_segments(plan: HashPlan, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of rows [first, last) that heads address: head, first row, last row.
+def pieces(plan: HashPlan, first: int, last: int) -> Iterator[tuple[list[int], int, int]]:
+    """Cut rows [first, last) where heads begin and end: the heads that address a piece, first row, last row.
 
-    The tail that pads a table belongs to no head and is left out.
+    No head addresses the tail that pads a table.
     """
-    for head, (offset, size) in enumerate(zip(plan.head_offsets, plan.head_sizes, strict=True)):
-        begin, end = max(first, offset), min(last, offset + size)
-        if begin < end:
-            yield head, begin, end
+    spans = [(offset, offset + size) for offset, size in zip(plan.head_offsets, plan.head_sizes, strict=True)]
+    cuts = {row for span in spans for row in span if first < row < last}
+    for begin, end in pairwise(sorted({first, last, *cuts})):
+        yield [head for head, span in enumerate(spans) if span[0] <= begin and end <= span[1]], begin, end
 
 
 def total(heads: Sequence[HeadErrors]) -> HeadErrors:
