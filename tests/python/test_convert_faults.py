@@ -10,8 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from checkpoints import make_source, small_config
 from ngram_ple import HashPlan
 from ngram_ple.checkpoint import safetensors_writer
 from ngram_ple.cli import main
-from ngram_ple.convert import convert_checkpoint, record, run
+from ngram_ple.convert import convert_checkpoint, layer, record, run
 from ngram_ple.errors import CheckpointError, ConfigError
 
 CONFIG = small_config(ngram_vocab_size_base=3000, ple_embed_dim=4 * 64, split_ngram_parts=40)
@@ -124,15 +125,17 @@ def test_ctrl_c_and_going_on(
 ) -> None:
     """Nothing that is done is done again, the first pass neither."""
     written: list[str] = []
-    write = safetensors_writer.write_safetensors
 
-    def stopping(path: Path, *rest: object, **more: object) -> None:
+    def stopping(path: Path, *, durable: bool) -> AbstractContextManager[BinaryIO]:
         if len(written) == 4:
             raise KeyboardInterrupt
-        written.append(path.name)
-        write(path, *rest, **more)  # type: ignore[arg-type]
+        return noting(path, durable=durable)
 
-    monkeypatch.setattr(run, "write_safetensors", stopping)
+    def noting(path: Path, *, durable: bool) -> AbstractContextManager[BinaryIO]:
+        written.append(path.name)
+        return safetensors_writer.new_file(path, durable=durable)
+
+    monkeypatch.setattr(run, "new_file", stopping)
     out = tmp_path / "out"
     read: list[int] = []
     with pytest.raises(KeyboardInterrupt):
@@ -140,9 +143,7 @@ def test_ctrl_c_and_going_on(
     assert len(list(out.glob("*.safetensors"))) == 4
     assert not (out / "config.json").exists()
     monkeypatch.setattr(run, "find_amax", None)  # the record has it
-    monkeypatch.setattr(
-        run, "write_safetensors", lambda path, *a, **k: (written.append(path.name), write(path, *a, **k))
-    )
+    monkeypatch.setattr(run, "new_file", noting)
     convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES, begun=read.append)
     assert (
         len(written) == len(set(written)) == len([name for name in expected if name.endswith(".safetensors")])
@@ -261,13 +262,22 @@ def test_a_full_disk(
     assert RECORD not in contents(out)
 
 
-@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_short_writes(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: usual(fd, data[:1000], offset))
+    convert_checkpoint(source, tmp_path / "out", "nvfp4", max_file_bytes=FILE_BYTES)
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync", "fsync"])
 def test_no_space_left(
     call: str, source: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the system tells only when the bytes go to the disk."""
     out = tmp_path / "out"
-    count = iter(range(100))
+    count = iter(range(100_000))
     usual = getattr(os, call)
 
     def full(fd: int, *rest: object) -> object:
@@ -275,18 +285,8 @@ def test_no_space_left(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return usual(fd, *rest)
 
-    if call == "write":
-        blocks = safetensors_writer._file_blocks
-
-        def short(*arguments: object) -> object:
-            for number, block in enumerate(blocks(*arguments)):  # type: ignore[arg-type]
-                if number == 2 and len(list(out.glob("*.safetensors"))) == 5:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                yield block
-
-        monkeypatch.setattr(safetensors_writer, "_file_blocks", short)
-    else:
-        monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, call, full)
+    monkeypatch.setattr(layer, "_SYNC_BYTES", 1)
     with pytest.raises(OSError, match="No space left"):
         convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES)
     assert not (out / "config.json").exists()

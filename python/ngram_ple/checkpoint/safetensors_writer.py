@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -26,29 +27,39 @@ _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class TensorToWrite:
-    """A tensor of a checkpoint whose rows are fetched block by block when it is written.
+class TensorEntry:
+    """A tensor as a file's header tells of it.
 
     Attributes
     ----------
     name, dtype, shape
         The full name, a safetensors dtype code, and the shape, of one dimension at least.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * TORCH_DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True)
+class TensorToWrite(TensorEntry):
+    """A tensor of a checkpoint whose rows are fetched block by block when it is written.
+
+    Attributes
+    ----------
     rows : callable
         ``(first, last)`` -> rows [first, last), a tensor ``[last - first, *shape[1:]]`` of the dtype.
     block_rows : int, optional
         Rows fetched at a time; by default what 8 MiB hold.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
     rows: Callable[[int, int], torch.Tensor]
     block_rows: int | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return math.prod(self.shape) * TORCH_DTYPES[self.dtype].itemsize
 
 
 def write_folder(
@@ -107,30 +118,66 @@ def write_config_and_index(
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Write a JSON object, whole or not at all; `durable` as in `write_safetensors`."""
-    _by_rename(path, [json.dumps(content, indent=2).encode() + b"\n"], durable)
+    """Write a JSON object, whole or not at all; `durable` as in `new_file`."""
+    with new_file(path, durable=durable) as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
 
 
 def write_safetensors(
-    path: Path,
-    tensors: Sequence[TensorToWrite],
-    progress: Callable[[int], object] | None = None,
-    *,
-    durable: bool = False,
+    path: Path, tensors: Sequence[TensorToWrite], progress: Callable[[int], object] | None = None
 ) -> None:
-    """Write one safetensors file; parameters and errors as those of `write_folder`.
+    """Write one safetensors file; parameters and errors as those of `write_folder`."""
+    header, _ = file_header(tensors)
+    with new_file(path) as file:
+        file.write(header)
+        for tensor in tensors:
+            for block in _tensor_blocks(tensor):
+                file.write(block)
+                if progress is not None:
+                    progress(block.nbytes)
+
+
+def file_header(tensors: Sequence[TensorEntry]) -> tuple[bytes, list[int]]:
+    """Return what a safetensors file of these tensors begins with, and where in it each of them lies."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    begins = [0]
+    for tensor in tensors:
+        if tensor.name in entries:
+            raise CheckpointError(f"{tensor.name} must be written once, got it twice")
+        end = begins[-1] + tensor.nbytes
+        entries[tensor.name] = {
+            "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begins[-1], end],
+        }  # fmt: skip
+        begins.append(end)
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header, [len(header) + begin for begin in begins[:-1]]
+
+
+def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write bytes at an offset of an open file."""
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
+
+
+@contextmanager
+def new_file(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name when the block ends, and not at all where that raises.
 
     With `durable` its bytes are on the disk before it gets its name.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for tensor in tensors:
-        if tensor.name in header:
-            raise CheckpointError(f"{tensor.name} must be written once, got it twice")
-        end = offset + tensor.nbytes
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end]}
-        offset = end
-    _by_rename(path, _file_blocks(header, tensors, progress), durable)
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        with part.open("wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _grouped(tensors: Sequence[TensorToWrite], max_file_bytes: int) -> list[list[TensorToWrite]]:
@@ -143,19 +190,6 @@ def _grouped(tensors: Sequence[TensorToWrite], max_file_bytes: int) -> list[list
         groups[-1].append(tensor)
         room -= tensor.nbytes
     return groups
-
-
-def _file_blocks(
-    header: Mapping[str, Any], tensors: Sequence[TensorToWrite], progress: Callable[[int], object] | None
-) -> Iterator[bytes | memoryview]:
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for tensor in tensors:
-        for block in _tensor_blocks(tensor):
-            yield block
-            if progress is not None:
-                progress(block.nbytes)
 
 
 def _tensor_blocks(tensor: TensorToWrite) -> Iterator[memoryview]:
@@ -171,17 +205,3 @@ def _tensor_blocks(tensor: TensorToWrite) -> Iterator[memoryview]:
                 f"got {block.dtype} {list(block.shape)}"
             )
         yield block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def _by_rename(path: Path, blocks: Iterable[bytes | memoryview], durable: bool = False) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
-    try:
-        with part.open("wb") as file:
-            for block in blocks:
-                file.write(block)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

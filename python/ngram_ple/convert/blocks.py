@@ -1,11 +1,11 @@
-"""Blocks of rows on worker threads: the largest magnitude of a table, and its rows encoded in order."""
+"""Blocks of rows on worker threads: the largest magnitude of a table, and its rows encoded."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from ngram_ple.convert.source import PLAIN, Reader, SourceTable
 from ngram_ple.errors import CheckpointError
 from ngram_ple.hash_plan import HashPlan
 
-_BLOCK_BYTES = 2 << 20  # of the source: read, encoded and compared while a core's caches hold most of it
+_BLOCK_BYTES = 4 << 20  # of the source: smaller ones cost more of Python, a thread at a time, than caches win
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -30,12 +30,14 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ngram_ple-convert")
-        self._ahead = threads + 2  # blocks that may be under way or done: bounds the memory
+        self._ahead = 32 * threads  # blocks that may wait: enough while results are waited for elsewhere
         self._local = threading.local()
         self._readers: list[Reader] = []
 
-    def each(self, work: Callable[[Reader, _Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-        """Yield work(reader, item) of each item, in order."""
+    def each(
+        self, work: Callable[[Reader, _Item], _Result], items: Iterable[_Item]
+    ) -> Generator[_Result, None, None]:
+        """Yield work(reader, item) of each item, in order. Once closed, nothing is under way any more."""
         waiting: deque[Future[_Result]] = deque()
         try:
             for item in items:
@@ -45,8 +47,7 @@ class Workers:
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for future in waiting:
-                future.cancel()
+            wait([future for future in waiting if not future.cancel()])
 
     def close(self) -> None:
         """End the threads, which finish the blocks they are at, and close their files."""
@@ -110,17 +111,6 @@ def find_amax(
 
 
 @dataclass(frozen=True)
-class EncodedBlock:
-    """Rows [first, last) as the target stores them, and what that changed, by head."""
-
-    first: int
-    last: int
-    weight: torch.Tensor
-    scale: torch.Tensor | None
-    errors: dict[int, HeadErrors]
-
-
-@dataclass(frozen=True)
 class BlockEncoder:
     """Encodes blocks of one table.
 
@@ -157,46 +147,45 @@ class BlockEncoder:
                 dtypes["weight_scale"] = self.source.scale_dtype
         return dtypes
 
-    def __call__(self, reader: Reader, rows: tuple[int, int]) -> EncodedBlock:
-        """Read, encode and compare rows [first, last)."""
-        first, last = rows
+    def __call__(
+        self, reader: Reader, first: int, last: int
+    ) -> tuple[list[torch.Tensor], dict[int, HeadErrors]]:
+        """Read, encode and compare rows [first, last).
+
+        Returns the leaves as the target stores them, in the reader's memory until its next block, and what
+        that changed, by head.
+        """
         errors: dict[int, HeadErrors] = defaultdict(HeadErrors)
         if self.copies:
-            weight, scale = self.source.stored(reader, first, last)
+            leaves = self.source.stored(reader, first, last)
             for heads, begin, end in pieces(self.plan, first, last):
                 for head in heads:
                     errors[head].count += (end - begin) * self.source.head_dim
-            return EncodedBlock(first, last, weight, scale, errors)
+            return list(leaves.values()), errors
         values = self.source.values(reader, first, last)
-        leaves = {
-            leaf.name: torch.empty(
-                (last - first, leaf.width), dtype=TORCH_DTYPES[self.leaf_dtypes[leaf.name]]
-            )
-            for leaf in table_layout(self.format, self.source.head_dim).rows
-        }
-        weight, scale = leaves["weight"], leaves.get("weight_scale")
+        leaves = {}
+        for leaf in table_layout(self.format, self.source.head_dim).rows:
+            dtype = TORCH_DTYPES[self.leaf_dtypes[leaf.name]]
+            memory = reader.scratch(f"new {leaf.name}", (last - first) * leaf.width * dtype.itemsize)
+            leaves[leaf.name] = memory.view(dtype).view(last - first, leaf.width)
+        scale = leaves.get("weight_scale")
         for heads, begin, end in pieces(self.plan, first, last):
-            sums = self._encode(values, weight, scale, begin - first, end - first)
+            sums = _core.encode_rows(
+                self.source.values_format,
+                self.format,
+                self.source.head_dim,
+                self.global_scale,
+                self.scale_is_bf16,
+                end - begin,
+                values[begin - first :].data_ptr(),
+                leaves["weight"][begin - first :].data_ptr(),
+                0 if scale is None else scale[begin - first :].data_ptr(),
+            )
             if heads and sums.not_finite and not self.saturate:
                 raise CheckpointError(_not_finite(self.source, begin + sums.first_not_finite))
             for head in heads:
                 errors[head].add_native(sums, (end - begin) * self.source.head_dim)
-        return EncodedBlock(first, last, weight, scale, errors)
-
-    def _encode(
-        self, values: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, begin: int, end: int
-    ) -> _core.EncodeError:
-        return _core.encode_rows(
-            self.source.values_format,
-            self.format,
-            self.source.head_dim,
-            self.global_scale,
-            self.scale_is_bf16,
-            end - begin,
-            values[begin:].data_ptr(),
-            weight[begin:].data_ptr(),
-            0 if scale is None else scale[begin:].data_ptr(),
-        )
+        return list(leaves.values()), errors
 
 
 def copies_bytes(source: SourceTable, format: str) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
+from typing import BinaryIO, NamedTuple
 
 import torch
 
@@ -12,22 +15,16 @@ from ngram_ple.checkpoint import names
 from ngram_ple.checkpoint.layout import shard_rows, table_layout
 from ngram_ple.checkpoint.open import Checkpoint
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
-from ngram_ple.checkpoint.safetensors_writer import TensorToWrite
+from ngram_ple.checkpoint.safetensors_writer import TensorEntry, file_header, pwrite_all
 from ngram_ple.checkpoint.write import default_prefix
 from ngram_ple.config import NGramConfig
-from ngram_ple.convert.blocks import (
-    BlockEncoder,
-    EncodedBlock,
-    Workers,
-    block_rows,
-    copies_bytes,
-    row_ranges,
-)
+from ngram_ple.convert.blocks import BlockEncoder, Workers, block_rows, copies_bytes, row_ranges
 from ngram_ple.convert.head_errors import HeadErrors
-from ngram_ple.convert.source import SourceTable, table_files
+from ngram_ple.convert.source import Reader, SourceTable, table_files
 from ngram_ple.encoding import global_scale
-from ngram_ple.errors import CheckpointError
 from ngram_ple.hash_plan import HashPlan
+
+_SYNC_BYTES = 64 << 20  # what is written goes to the disk in such pieces, while more is encoded
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,14 @@ class OutFile:
     layer: int
     shards: range
     nbytes: int
+
+
+class _Block(NamedTuple):
+    """Rows [first, last), and where in the file each of their leaves goes."""
+
+    first: int
+    last: int
+    offsets: list[int]
 
 
 class Layer:
@@ -104,7 +109,7 @@ class Layer:
             first, last = shard_rows(shard, self.plan.padded_rows, self.shards)
             if first == last:
                 break
-            nbytes = sum(one.nbytes for one in self._shard_tensors(shard, self.encoder(1.0), None))
+            nbytes = sum(one.nbytes for one in self._shard_tensors(shard, self.encoder(1.0)))
             if groups and groups[-1][1] + nbytes <= max_file_bytes:
                 before, size = groups[-1]
                 groups[-1] = range(before.start, shard + 1), size + nbytes
@@ -112,40 +117,82 @@ class Layer:
                 groups.append((range(shard, shard + 1), nbytes))
         return groups
 
-    def small_tensors(self, amax: float | None) -> list[TensorToWrite]:
-        """Return the stored hash buffers and the global scale: they lie in the table's first file."""
-        tensors = [_small(f"{self.prefix}{name}", buffer) for name, buffer in self._buffers.items()]
-        if self._layout.global_scale:
-            name = f"{self.prefix}{names.shard_name(None, self._layout.global_scale.name)}"
-            tensors.append(_small(name, self._global_scale(amax)))
-        return tensors
+    def tensors(self, shards: range, amax: float | None) -> tuple[list[TensorEntry], list[torch.Tensor]]:
+        """Return the tensors of a file in their order, and those that do not come from the rows.
 
-    def encoded(
+        The latter, the stored hash buffers and the global scale, are the first ones of the first file.
+        """
+        small = {}
+        if shards.start == 0:
+            small = {f"{self.prefix}{name}": buffer for name, buffer in self._buffers.items()}
+            if self._layout.global_scale:
+                name = names.shard_name(None, self._layout.global_scale.name)
+                small[f"{self.prefix}{name}"] = self._global_scale(amax)
+        entries = [
+            TensorEntry(name, DTYPE_CODES[tensor.dtype], tuple(tensor.shape))
+            for name, tensor in small.items()
+        ]
+        encoder = self.encoder(amax)
+        for shard in shards:
+            entries += self._shard_tensors(shard, encoder)
+        return entries, list(small.values())
+
+    def write(
         self,
-        encoder: BlockEncoder,
-        files: Sequence[OutFile],
+        file: BinaryIO,
+        shards: range,
+        amax: float | None,
         workers: Workers,
         progress: Callable[[int], object],
-    ) -> EncodedRows:
-        """Return the rows of the shards of `files`, encoded ahead while earlier ones are written."""
-        shards = chain.from_iterable(file.shards for file in files)
-        return EncodedRows(self, encoder, shards, workers, progress)
+    ) -> list[HeadErrors]:
+        """Write a whole file of the destination; return what encoding changed, by head.
 
-    def tensors(self, file: OutFile, encoder: BlockEncoder, rows: EncodedRows) -> list[TensorToWrite]:
-        """Return the tensors of a file's shards, whose rows come from `rows`."""
-        return [one for shard in file.shards for one in self._shard_tensors(shard, encoder, rows)]
+        Workers read, encode and write blocks; what they wrote goes to the disk meanwhile.
+        """
+        entries, small = self.tensors(shards, amax)
+        header, begins = file_header(entries)
+        file.write(header)
+        for tensor in small:
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        file.flush()
+        encoder, fd = self.encoder(amax), file.fileno()
 
-    def _shard_tensors(
-        self, shard: int, encoder: BlockEncoder, rows: EncodedRows | None
-    ) -> Iterator[TensorToWrite]:
+        def work(reader: Reader, block: _Block) -> tuple[int, int, dict[int, HeadErrors]]:
+            leaves, errors = encoder(reader, block.first, block.last)
+            data = [leaf.reshape(-1).view(torch.uint8).numpy().data for leaf in leaves]
+            for view, offset in zip(data, block.offsets, strict=True):
+                pwrite_all(fd, view, offset)
+            return block.last - block.first, sum(view.nbytes for view in data), errors
+
+        heads = [HeadErrors() for _ in self.plan.head_sizes]
+        unsynced = 0
+        placed = zip(entries[len(small) :], begins[len(small) :], strict=True)
+        with closing(workers.each(work, self._blocks(shards, placed))) as done:
+            for rows, nbytes, errors in done:
+                for head, sums in errors.items():
+                    heads[head].add(sums)
+                progress(rows * self.source.row_bytes)
+                unsynced += nbytes
+                if unsynced >= _SYNC_BYTES:
+                    os.fdatasync(fd)
+                    unsynced = 0
+        return heads
+
+    def _blocks(self, shards: range, placed: Iterator[tuple[TensorEntry, int]]) -> Iterator[_Block]:
+        step = block_rows(self.source)
+        for shard in shards:
+            leaves = list(islice(placed, len(self._layout.rows)))
+            start, end = shard_rows(shard, self.plan.padded_rows, self.shards)
+            for first, last in row_ranges(start, end, step):
+                offsets = [begin + (first - start) * (leaf.nbytes // (end - start)) for leaf, begin in leaves]
+                yield _Block(first, last, offsets)
+
+    def _shard_tensors(self, shard: int, encoder: BlockEncoder) -> Iterator[TensorEntry]:
         first, last = shard_rows(shard, self.plan.padded_rows, self.shards)
         dtypes = encoder.leaf_dtypes
         for leaf in self._layout.rows:
             name = f"{self.prefix}{names.shard_name(shard, leaf.name)}"
-            fetch = _nothing if rows is None else rows.fetcher(leaf.name, shard)
-            yield TensorToWrite(
-                name, dtypes[leaf.name], (last - first, leaf.width), fetch, block_rows(self.source)
-            )
+            yield TensorEntry(name, dtypes[leaf.name], (last - first, leaf.width))
 
     def _global_scale(self, amax: float | None) -> torch.Tensor:
         if self.copies:
@@ -154,62 +201,3 @@ class Layer:
         assert amax is not None
         scale = global_scale(amax, self._format, self._scale_dtype)
         return scale.bfloat16() if self._format == "fp8" and self._scale_dtype == "bf16" else scale
-
-
-class EncodedRows:
-    """Encoded blocks in the order in which a file's tensors want them: a shard's rows, then its scales."""
-
-    def __init__(
-        self,
-        layer: Layer,
-        encoder: BlockEncoder,
-        shards: Iterator[int],
-        workers: Workers,
-        progress: Callable[[int], object],
-    ) -> None:
-        self._layer = layer
-        self._progress = progress
-        self._blocks = workers.each(encoder, self._ranges(shards))
-        self._scales: list[torch.Tensor] = []
-        self._errors = self._no_errors()
-
-    def fetcher(self, leaf: str, shard: int) -> Callable[[int, int], torch.Tensor]:
-        """Return the callable that a `TensorToWrite` takes its rows from."""
-        start, _ = shard_rows(shard, self._layer.plan.padded_rows, self._layer.shards)
-        if leaf == "weight":
-            return lambda first, last: self._next(start + first, start + last)
-        return lambda first, last: self._scales.pop(0)
-
-    def take_errors(self) -> list[HeadErrors]:
-        """Return the sums, by head, over what has been fetched since the last call."""
-        errors, self._errors = self._errors, self._no_errors()
-        return errors
-
-    def _next(self, first: int, last: int) -> torch.Tensor:
-        block: EncodedBlock = next(self._blocks)
-        if (block.first, block.last) != (first, last):
-            raise CheckpointError(f"rows {first}..{last} were expected, got {block.first}..{block.last}")
-        for head, errors in block.errors.items():
-            self._errors[head].add(errors)
-        if block.scale is not None:
-            self._scales.append(block.scale)
-        self._progress((last - first) * self._layer.source.row_bytes)
-        return block.weight
-
-    def _ranges(self, shards: Iterator[int]) -> Iterator[tuple[int, int]]:
-        step = block_rows(self._layer.source)
-        for shard in shards:
-            yield from row_ranges(*shard_rows(shard, self._layer.plan.padded_rows, self._layer.shards), step)
-
-    def _no_errors(self) -> list[HeadErrors]:
-        return [HeadErrors() for _ in self._layer.plan.head_sizes]
-
-
-def _nothing(first: int, last: int) -> torch.Tensor:
-    raise AssertionError
-
-
-def _small(name: str, tensor: torch.Tensor) -> TensorToWrite:
-    return TensorToWrite(
-        name, DTYPE_CODES[tensor.dtype], tuple(tensor.shape), lambda first, last: tensor[first:last]
-    )

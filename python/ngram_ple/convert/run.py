@@ -12,7 +12,7 @@ from pathlib import Path
 from ngram_ple.checkpoint.files import INDEX_FILE
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.checkpoint.read import reading_threads
-from ngram_ple.checkpoint.safetensors_writer import write_config_and_index, write_safetensors
+from ngram_ple.checkpoint.safetensors_writer import new_file, write_config_and_index
 from ngram_ple.config import LEGACY_QUANTIZATION_FILE, NGramConfig
 from ngram_ple.convert.blocks import Workers, find_amax
 from ngram_ple.convert.config import converted_config
@@ -70,7 +70,7 @@ def convert_checkpoint(
     An interrupted conversion is continued by the same call; what the interruption left half written is done
     again. A quantized table that already is in the format is copied as it is.
 
-    Memory: about a dozen blocks of 2 MiB, and the scales of one shard's rows.
+    Memory: a few blocks of 4 MiB a thread.
 
     Parameters
     ----------
@@ -179,17 +179,15 @@ def _convert(
             check_source()
             record.amax[str(layer.number)] = amax
             record.save()
-        encoder = layer.encoder(amax)
-        rows = layer.encoded(encoder, todo, workers, progress)
         for file in mine:
-            small = layer.small_tensors(amax) if file.shards.start == 0 else []
-            tensors = [*small, *layer.tensors(file, encoder, rows)]
-            weight_map.update(dict.fromkeys((tensor.name for tensor in tensors), file.name))
+            entries, _ = layer.tensors(file.shards, amax)
+            weight_map.update(dict.fromkeys((entry.name for entry in entries), file.name))
             if file not in todo:
                 continue
-            write_safetensors(record.folder / file.name, tensors, durable=True)
+            with new_file(record.folder / file.name, durable=True) as out:
+                errors = layer.write(out, file.shards, amax, workers, progress)
             check_source()
-            record.finish_file(file.name, [one.to_list() for one in rows.take_errors()])
+            record.finish_file(file.name, [one.to_list() for one in errors])
     return weight_map
 
 
@@ -199,7 +197,7 @@ def _plan_files(layers: Sequence[Layer], max_file_bytes: int) -> list[OutFile]:
     for number, (layer, shards, nbytes) in enumerate(groups, start=1):
         name = f"ngram-ple-{number:05d}-of-{len(groups):05d}.safetensors"  # apart from the model's own
         if shards.start == 0:
-            nbytes += sum(tensor.nbytes for tensor in layer.small_tensors(1.0))
+            nbytes += sum(tensor.nbytes for tensor in layer.tensors(range(0), 1.0)[1])
         files.append(OutFile(name, layer.number, shards, nbytes))
     return files
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,7 +21,7 @@ PLAIN = ("bf16", "fp16", "fp32")
 
 
 class Reader(OpenFiles):
-    """What one thread reads with: open files, and memory that each block of numbers is read into again."""
+    """What one thread reads with: open files, and memory that is used again for each block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,24 +103,26 @@ class SourceTable:
 
         They may lie in the reader's memory, until its next block.
         """
-        weight = self._leaf(reader, "weight", first, last, reader.scratch)
-        scale = self._leaf(reader, "weight_scale", first, last, reader.scratch) if self.scale_dtype else None
+        leaves = self.stored(reader, first, last)
         if self.format in PLAIN:
-            return weight
+            return leaves["weight"]
         whole = None if self.global_scale is None else self.global_scale.float()
-        return ops.decode(weight, scale, whole, format=self.format, out_dtype="fp32", head_dim=self.head_dim)
+        return ops.decode(
+            leaves["weight"], leaves.get("weight_scale"), whole,
+            format=self.format, out_dtype="fp32", head_dim=self.head_dim,
+        )  # fmt: skip
 
-    def stored(self, reader: Reader, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return rows [first, last) as they are stored, and the scales that belong to them."""
-        weight = self._leaf(reader, "weight", first, last, _new)
-        return weight, self._leaf(reader, "weight_scale", first, last, _new) if self.scale_dtype else None
+    def stored(self, reader: Reader, first: int, last: int) -> dict[str, torch.Tensor]:
+        """Return rows [first, last) as they are stored, and the scales that belong to them, by leaf.
 
-    def _leaf(
-        self, reader: Reader, leaf: str, first: int, last: int, memory: Callable[[str, int], torch.Tensor]
-    ) -> torch.Tensor:
+        They lie in the reader's memory, until its next block.
+        """
+        return {leaf: self._leaf(reader, leaf, first, last) for leaf, reads in self._reads.items() if reads}
+
+    def _leaf(self, reader: Reader, leaf: str, first: int, last: int) -> torch.Tensor:
         reads = self._reads[leaf]
         some = reads[0]
-        block = memory(leaf, (last - first) * some.row_bytes)
+        block = reader.scratch(leaf, (last - first) * some.row_bytes)
         view = block.numpy().data.cast("B")
         begin = bisect_right(reads, first, key=lambda read: read.end_row)
         for read in takewhile(lambda read: read.first_row < last, reads[begin:]):
@@ -130,10 +131,6 @@ class SourceTable:
             begin = (row - first) * read.row_bytes
             pread_into(fd, view[begin : begin + (end - row) * read.row_bytes], offset, read.source.file)
         return block.view(TORCH_DTYPES[some.source.dtype]).view(last - first, some.source.shape[1])
-
-
-def _new(leaf: str, nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8)
 
 
 def table_files(stored: StoredTable) -> set[Path]:
