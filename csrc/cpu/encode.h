@@ -27,7 +27,7 @@ float largest_magnitude(Format from, const uint8_t* values, int64_t count, bool 
 void widen(Format from, const uint8_t* values, int64_t count, float* out);
 
 // Values that are widened and encoded at a time: they stay in a core's first cache. Whole blocks of nvfp4.
-inline constexpr int64_t kEncodeChunk = 1024;
+inline constexpr int64_t kEncodeChunk = 2048;
 
 void encode_plain(const EncodeArgs& args, const uint8_t* values, int64_t count, uint8_t* rows);
 void encode_fp8(const EncodeArgs& args, const uint8_t* values, int64_t count, uint8_t* rows);

@@ -67,17 +67,25 @@ void encode_fp8(const EncodeArgs& args, const uint8_t* values, int64_t count, ui
 void encode_fp8_rowwise(const EncodeArgs& args, const uint8_t* values, int64_t count, uint8_t* rows,
                         uint8_t* scales) {
   const int64_t head_dim = args.to.head_dim, row_bytes = head_dim * (args.from == Format::fp32 ? 4 : 2);
-  for (int64_t row = 0; row < count; ++row, values += row_bytes, rows += head_dim) {
-    const float amax = largest_magnitude(args.from, values, head_dim, true);
-    const float scale = row_scale_of(amax, args.scale_is_bf16);
-    codes_of(args.from, values, head_dim, row_factor(scale), rows);
-    if (args.scale_is_bf16) {
-      const uint16_t bits = float_to_bf16(scale);
-      std::memcpy(scales, &bits, sizeof bits);
-      scales += sizeof bits;
-    } else {
-      std::memcpy(scales, &scale, sizeof scale);
-      scales += sizeof scale;
+  constexpr int64_t kRows = 16;  // a step for all of them before the next: what one waits for, another fills
+  float factors[kRows];
+  for (int64_t row = 0; row < count; row += kRows) {
+    const int64_t n = std::min(kRows, count - row);
+    for (int64_t i = 0; i < n; ++i) {
+      factors[i] = largest_magnitude(args.from, values + (row + i) * row_bytes, head_dim, true);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const float scale = row_scale_of(factors[i], args.scale_is_bf16);
+      factors[i] = row_factor(scale);
+      if (args.scale_is_bf16) {
+        const uint16_t bits = float_to_bf16(scale);
+        std::memcpy(scales + (row + i) * 2, &bits, sizeof bits);
+      } else {
+        std::memcpy(scales + (row + i) * 4, &scale, sizeof scale);
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      codes_of(args.from, values + (row + i) * row_bytes, head_dim, factors[i], rows + (row + i) * head_dim);
     }
   }
 }
