@@ -67,12 +67,21 @@ NGP_AVX2 void blocks_by_shuffle(const uint8_t* codes, const uint8_t* scales, int
   }
 }
 
+// What every scale code stands for.
+struct ScaleValues {
+  float of[256];
+  ScaleValues() {
+    for (int code = 0; code < 256; ++code) of[code] = e4m3_to_float(static_cast<uint8_t>(code));
+  }
+};
+const ScaleValues kScaleValues;
+
 // fp32 holds a block's eight values in one register, which a permutation looks up.
 NGP_AVX2 void blocks_by_permutation(const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                                     float global_scale, uint8_t* out) {
   const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
   for (int64_t b = 0; b < blocks; ++b, codes += kBlockBytes, out += 4 * kBlockElements) {
-    const __m256 scaled = _mm256_mul_ps(magnitudes, _mm256_set1_ps(e4m3_to_float(scales[b])));
+    const __m256 scaled = _mm256_mul_ps(magnitudes, _mm256_broadcast_ss(&kScaleValues.of[scales[b]]));
     const __m256 values = _mm256_mul_ps(scaled, _mm256_set1_ps(global_scale));
     const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
     const __m128i nibbles = _mm_unpacklo_epi8(packed, _mm_srli_epi16(packed, 4));
