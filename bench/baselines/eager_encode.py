@@ -18,7 +18,8 @@ def fp8(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def fp8_rowwise(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return E4M3 codes and bf16 scales ``[n, 1]``."""
     most = rows.abs().amax(dim=1, keepdim=True).float()
-    scale = torch.where(most > 0, most / 448, 1.0).bfloat16()
+    # by a tensor: on a GPU torch multiplies by the reciprocal of a Python number
+    scale = torch.where(most > 0, most / most.new_full((), 448), 1.0).bfloat16()
     return fp8(rows, scale.float()), scale
 
 

@@ -1,5 +1,6 @@
-// Rows of numbers to stored rows. A thread takes eight values; in nvfp4 two neighbours share a block, in
-// fp8-rowwise a wave a row. No value is read from memory twice but those of rows longer than a wave takes.
+// Rows of numbers to stored rows. A thread takes eight values at a time; in nvfp4 two neighbours share a
+// block, in fp8-rowwise a wave takes whole rows, kRows of them on their way at once. No value is read from
+// memory twice but those of unaligned rows, byte by byte, and of rows longer than a wave takes.
 #include "gpu/encode_values.cuh"
 #include "gpu/gather_launch.cuh"
 
@@ -7,6 +8,9 @@ namespace ngram_ple::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+template <bool kWide>
+constexpr int kRows = kWide ? 2 : 1;
+constexpr int kRounds = 4;  // what a thread does before its first value pays for so many steps of its loop
 
 NGP_DEVICE int64_t chunk_index() {
   return static_cast<int64_t>(block_index()) * block_threads() + thread_index();
@@ -17,31 +21,53 @@ NGP_DEVICE int values_of(int64_t chunk, int64_t total) {
   return left < kValues ? static_cast<int>(left) : kValues;
 }
 
+NGP_DEVICE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
 // The largest of all lanes' bits, in every lane.
 NGP_DEVICE uint32_t largest_in_wave(uint32_t bits) {
   for (uint32_t step = wave_size() / 2; step > 0; step /= 2) {
-    const uint32_t other = shuffle(bits, lane_index() ^ step);
-    bits = other > bits ? other : bits;
+    bits = larger(bits, shuffle(bits, lane_index() ^ step));
   }
   return bits;
 }
+
+// Chunks of rows; zeros for those that there are not.
+template <bool kWide>
+struct Rows {
+  Format from;
+  const uint8_t* values;
+  int64_t num_rows, head_dim;
+
+  NGP_DEVICE int64_t chunks() const { return (head_dim + kValues - 1) / kValues; }
+  NGP_DEVICE bool has(int64_t row, int64_t chunk) const { return row < num_rows && chunk < chunks(); }
+  NGP_DEVICE Eight load(int64_t row, int64_t chunk) const {
+    if (!has(row, chunk)) return {};
+    const uint8_t* at = values + (row * head_dim + chunk * kValues) * bytes_of(from);
+    return load_eight<kWide>(from, at, values_of(chunk, head_dim));
+  }
+};
 
 template <bool kWide>
 NGP_KERNEL(kThreads)
 row_amax_kernel(Format from, const uint8_t* values, int64_t num_rows, int64_t head_dim, bool finite_only,
                 float* out) {
-  const int64_t bytes = bytes_of(from), chunks = (head_dim + kValues - 1) / kValues;
-  for (int64_t row = wave_index(); row < num_rows; row += num_waves()) {
-    const uint8_t* at = values + row * head_dim * bytes;
-    uint32_t most = 0;
-    for (int64_t chunk = lane_index(); chunk < chunks; chunk += wave_size()) {
-      const Eight eight = load_eight<kWide>(from, at + chunk * kValues * bytes, values_of(chunk, head_dim));
-      const uint32_t bits = finite_only ? largest_finite_bits(eight) : largest_bits(eight);
-      most = bits > most ? bits : most;
+  const Rows<kWide> rows{from, values, num_rows, head_dim};
+  for (int64_t row = wave_index() * kRows<kWide>; row < num_rows; row += num_waves() * kRows<kWide>) {
+    uint32_t most[kRows<kWide>] = {};
+    for (int64_t chunk = lane_index(); chunk < rows.chunks(); chunk += wave_size()) {
+      Eight eight[kRows<kWide>];
+#pragma unroll
+      for (int i = 0; i < kRows<kWide>; ++i) eight[i] = rows.load(row + i, chunk);
+#pragma unroll
+      for (int i = 0; i < kRows<kWide>; ++i)
+        most[i] = larger(most[i], finite_only ? drop_nan(eight[i]) : largest_bits(eight[i]));
     }
-    most = largest_in_wave(most);
-    if (lane_index() == 0) {
-      store_once(reinterpret_cast<uint8_t*>(out + row), most);
+#pragma unroll
+    for (int i = 0; i < kRows<kWide>; ++i) {
+      const uint32_t bits = largest_in_wave(most[i]);
+      if (lane_index() == 0 && row + i < num_rows) {
+        store_once(reinterpret_cast<uint8_t*>(out + row + i), bits);
+      }
     }
   }
 }
@@ -81,7 +107,8 @@ encode_fp8_kernel(EncodeView view, int64_t total) {
   const int64_t from_bytes = bytes_of(view.from);
   for (int64_t chunk = chunk_index(); chunk * kValues < total; chunk += num_threads()) {
     const int count = values_of(chunk, total);
-    const Eight eight = load_eight<kWide>(view.from, view.values + chunk * kValues * from_bytes, count);
+    Eight eight = load_eight<kWide>(view.from, view.values + chunk * kValues * from_bytes, count);
+    drop_nan(eight);
     store_bytes<kWide>(view.rows + chunk * kValues, to_e4m3(eight, factor), count);
   }
 }
@@ -89,33 +116,42 @@ encode_fp8_kernel(EncodeView view, int64_t total) {
 template <bool kWide>
 NGP_KERNEL(kThreads)
 encode_fp8_rowwise_kernel(EncodeView view, int64_t num_rows) {
-  const int64_t head_dim = view.to.head_dim, bytes = bytes_of(view.from);
-  const int64_t chunks = (head_dim + kValues - 1) / kValues;
-  for (int64_t row = wave_index(); row < num_rows; row += num_waves()) {
-    const uint8_t* at = view.values + row * head_dim * bytes;
-    uint8_t* to = view.rows + row * head_dim;
-    const auto load = [&](int64_t chunk) {
-      return load_eight<kWide>(view.from, at + chunk * kValues * bytes, values_of(chunk, head_dim));
-    };
-    Eight first{};
-    uint32_t most = 0;
-    for (int64_t chunk = lane_index(); chunk < chunks; chunk += wave_size()) {
-      const Eight eight = load(chunk);
-      if (chunk == lane_index()) first = eight;
-      const uint32_t bits = largest_finite_bits(eight);
-      most = bits > most ? bits : most;
+  const int64_t head_dim = view.to.head_dim;
+  const Rows<kWide> rows{view.from, view.values, num_rows, head_dim};
+  const auto store = [&](int64_t row, int64_t chunk, const Eight& eight, float factor) {
+    if (!rows.has(row, chunk)) return;
+    uint8_t* to = view.rows + row * head_dim + chunk * kValues;
+    store_bytes<kWide>(to, to_e4m3(eight, factor), values_of(chunk, head_dim));
+  };
+  const int64_t lane = lane_index(), beyond = kWide ? lane + wave_size() : lane;
+  for (int64_t row = wave_index() * kRows<kWide>; row < num_rows; row += num_waves() * kRows<kWide>) {
+    Eight first[kRows<kWide>];
+    uint32_t most[kRows<kWide>];
+#pragma unroll
+    for (int i = 0; i < kRows<kWide>; ++i) first[i] = kWide ? rows.load(row + i, lane) : Eight{};
+#pragma unroll
+    for (int i = 0; i < kRows<kWide>; ++i) {
+      most[i] = drop_nan(first[i]);
+      for (int64_t chunk = beyond; chunk < rows.chunks(); chunk += wave_size()) {
+        Eight eight = rows.load(row + i, chunk);
+        most[i] = larger(most[i], drop_nan(eight));
+      }
     }
-    const float scale = row_scale_of(float_from_bits(largest_in_wave(most)), view.scale_is_bf16);
-    const float factor = row_factor(scale);
-    for (int64_t chunk = lane_index(); chunk < chunks; chunk += wave_size()) {
-      const Eight eight = chunk == lane_index() ? first : load(chunk);
-      store_bytes<kWide>(to + chunk * kValues, to_e4m3(eight, factor), values_of(chunk, head_dim));
-    }
-    if (lane_index() == 0) {
+#pragma unroll
+    for (int i = 0; i < kRows<kWide>; ++i) {
+      const float scale = row_scale_of(float_from_bits(largest_in_wave(most[i])), view.scale_is_bf16);
+      const float factor = row_factor(scale);
+      if constexpr (kWide) store(row + i, lane, first[i], factor);
+      for (int64_t chunk = beyond; chunk < rows.chunks(); chunk += wave_size()) {
+        Eight eight = rows.load(row + i, chunk);
+        drop_nan(eight);
+        store(row + i, chunk, eight, factor);
+      }
+      if (lane != 0 || row + i >= num_rows) continue;
       if (view.scale_is_bf16) {
-        store_bytes<false>(view.scales + 2 * row, float_to_bf16(scale), 2);
+        store_bytes<false>(view.scales + 2 * (row + i), float_to_bf16(scale), 2);
       } else {
-        store_bytes<false>(view.scales + 4 * row, bits_of(scale), 4);
+        store_bytes<false>(view.scales + 4 * (row + i), bits_of(scale), 4);
       }
     }
   }
@@ -133,9 +169,9 @@ encode_nvfp4_kernel(EncodeView view, int64_t chunks) {
     const bool is_one = chunk < chunks;
     Eight eight{};
     if (is_one) eight = load_eight<kWide>(view.from, view.values + chunk * kValues * from_bytes, kValues);
-    const uint32_t mine = largest_finite_bits(eight), other = shuffle(mine, lane_index() ^ 1);
+    const uint32_t mine = drop_nan(eight), other = shuffle(mine, lane_index() ^ 1);
     if (!is_one) continue;
-    const float amax = float_from_bits(mine > other ? mine : other);
+    const float amax = float_from_bits(larger(mine, other));
     const float wanted = at_least(amax * per_scale, kLeastBlockScale);
     const uint8_t scale = static_cast<uint8_t>(floats_to_e4m3x2({wanted, 0.0f}));
     const float factor = 1.0f / (e4m3x2_to_floats(scale).low * global_scale);
@@ -152,29 +188,32 @@ bool is_wide(const EncodeView& view, int64_t total) {
          common_alignment(address(view.values)) == 16 && common_alignment(address(view.rows)) >= written;
 }
 
-int64_t blocks_for(int64_t chunks) { return (chunks + kThreads - 1) / kThreads; }
+int64_t rounded_up(int64_t number, int64_t step) { return (number + step - 1) / step; }
+Grid chunks_grid(int64_t chunks) { return {rounded_up(chunks, kThreads * kRounds), kThreads}; }
+Grid rows_grid(int64_t num_rows) {
+  return {blocks_for_waves(rounded_up(num_rows, kRows<true> * kRounds), kThreads), kThreads};
+}
 
 }  // namespace
 
 void row_amax(Format from, const uint8_t* values, int64_t num_rows, int64_t head_dim, bool finite_only,
               float* out, Stream stream) {
   const bool wide = head_dim % kValues == 0 && common_alignment(address(values)) == 16;
-  launch("row_amax", wide ? row_amax_kernel<true> : row_amax_kernel<false>,
-         {blocks_for_waves(num_rows, kThreads), kThreads}, stream, from, values, num_rows, head_dim,
-         finite_only, out);
+  launch("row_amax", wide ? row_amax_kernel<true> : row_amax_kernel<false>, rows_grid(num_rows), stream, from,
+         values, num_rows, head_dim, finite_only, out);
 }
 
 void encode(const EncodeView& view, int64_t num_rows, Stream stream) {
   const int64_t total = num_rows * view.to.head_dim, chunks = (total + kValues - 1) / kValues;
   const bool wide = is_wide(view, total);
-  const Grid flat{blocks_for(chunks), kThreads};
+  const Grid flat = chunks_grid(chunks);
   switch (view.to.format) {
     case Format::fp8:
       return launch("encode", wide ? encode_fp8_kernel<true> : encode_fp8_kernel<false>, flat, stream, view,
                     total);
     case Format::fp8_rowwise:
       return launch("encode", wide ? encode_fp8_rowwise_kernel<true> : encode_fp8_rowwise_kernel<false>,
-                    {blocks_for_waves(num_rows, kThreads), kThreads}, stream, view, num_rows);
+                    rows_grid(num_rows), stream, view, num_rows);
     case Format::nvfp4:
       return launch("encode", wide ? encode_nvfp4_kernel<true> : encode_nvfp4_kernel<false>, flat, stream,
                     view, chunks);

@@ -78,30 +78,27 @@ NGP_DEVICE uint32_t largest_bits(const Eight& eight) {
   }
   return most;
 }
-NGP_DEVICE uint32_t largest_finite_bits(const Eight& eight) {
+// NaN becomes zero of its sign. The largest finite magnitude as bits.
+NGP_DEVICE uint32_t drop_nan(Eight& eight) {
   uint32_t most = largest_bits(eight);
   if (most < kInfinityBits) return most;  // but for broken tables
   most = 0;
+#pragma unroll
   for (int i = 0; i < kValues; ++i) {
-    const uint32_t bits = finite_magnitude_bits(eight.value[i]);
-    most = bits > most ? bits : most;
+    const uint32_t bits = bits_of(eight.value[i]), magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude > kInfinityBits) eight.value[i] = float_from_bits(bits & 0x80000000u);
+    if (magnitude < kInfinityBits && magnitude > most) most = magnitude;
   }
   return most;
 }
 
-// e4m3(x * factor) of each, the first in the lowest byte.
+// e4m3(x * factor) of each, none of them NaN, the first in the lowest byte.
 NGP_DEVICE Bytes8 to_e4m3(const Eight& eight, float factor) {
   Bytes8 codes{};
 #pragma unroll
   for (int i = 0; i < kValues; i += 2) {
-    float scaled[2];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const float product = eight.value[i + k] * factor;
-      scaled[k] = product == product ? product : float_from_bits(bits_of(product) & 0x80000000u);
-    }
-    codes.word[i / 4] |= static_cast<uint32_t>(floats_to_e4m3x2({scaled[0], scaled[1]}))
-                         << (16 * (i / 2 % 2));
+    const Float2 scaled{eight.value[i] * factor, eight.value[i + 1] * factor};
+    codes.word[i / 4] |= static_cast<uint32_t>(floats_to_e4m3x2(scaled)) << (16 * (i / 2 % 2));
   }
   return codes;
 }
@@ -109,20 +106,20 @@ NGP_DEVICE Bytes8 to_e4m3(const Eight& eight, float factor) {
 // e2m1(x * factor) of each, the first in the lowest nibble. Codes 0..7 are the knots of a polyline through
 // the magnitudes: 2 y up to 2, y + 2 up to 4, y / 2 + 4 up to 6. Adding its pieces to 2^23 one after another
 // rounds once, to the nearest even code, since all pieces but the one y lies in are whole numbers. This is
-// the multipliers' work, of which a multiprocessor has more than of integers'.
+// the multipliers' work, of which a multiprocessor has more than of integers'. Signs are those of the values:
+// a product loses that of a NaN.
 NGP_DEVICE uint32_t to_e2m1(const Eight& eight, float factor) {
-  uint32_t codes = 0;
+  uint32_t codes = 0u - (0x4B000000u + (0x4B000000u << 4)), signs = 0;  // what the 2^23 of the sums leave
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
-    const float scaled = eight.value[i] * factor;
-    const float y = float_from_bits(bits_of(scaled) & 0x7FFFFFFFu);
+    const float y = float_from_bits(bits_of(eight.value[i] * factor) & 0x7FFFFFFFu);
     float sum = fused(saturated(y * 0.5f), 4.0f, 0x1p23f);
     sum = fused(saturated(fused(y, 0.5f, -1.0f)), 2.0f, sum);
     sum = sum + saturated(fused(y, 0.5f, -2.0f));
-    const uint32_t code = (bits_of(sum) & 7u) | ((bits_of(scaled) >> 28) & 8u);
-    codes |= code << (4 * i);
+    codes += bits_of(sum) << (4 * i);
+    signs |= (bits_of(eight.value[i]) >> (28 - 4 * i)) & (8u << (4 * i));
   }
-  return codes;
+  return codes | signs;
 }
 
 }  // namespace ngram_ple::gpu

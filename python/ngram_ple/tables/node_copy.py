@@ -177,7 +177,7 @@ def node_copy(identity: str) -> Iterator[NodeCopy | None]:
     try:
         copy = _take(key)
     except OSError as error:
-        _log.warning("the table is not shared: %s; this process takes a copy of its own", error)
+        _log.warning("the table is not shared: %s; this process takes a copy of its own", str(error))
         yield None
         return
     try:
