@@ -32,10 +32,16 @@ NGP_DEVICE Eight load_eight(Format from, const uint8_t* at, int count) {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const Float2 pair =
-          from == Format::bf16 ? bf16x2_to_floats(first.word[i]) : fp16x2_to_floats(first.word[i]);
-      eight.value[2 * i] = pair.low;
-      eight.value[2 * i + 1] = pair.high;
+      const uint32_t word = first.word[i];
+      if (from == Format::bf16) {
+        const Float2 pair = bf16x2_to_floats(word);
+        eight.value[2 * i] = pair.low;
+        eight.value[2 * i + 1] = pair.high;
+      } else {  // the sign once more: a NaN loses it on the way
+        const Float2 pair = fp16x2_to_floats(word);
+        eight.value[2 * i] = float_from_bits(bits_of(pair.low) | (word << 16 & 0x80000000u));
+        eight.value[2 * i + 1] = float_from_bits(bits_of(pair.high) | (word & 0x80000000u));
+      }
     }
   } else {
 #pragma unroll
