@@ -15,16 +15,14 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def prefetch_under_product(
-    model: Model, table: PinnedTable, tokens: int, device: torch.device, sms: int
-) -> list[str]:
+def prefetch_under_product(model: Model, table: PinnedTable, tokens: int, device: torch.device) -> list[str]:
     """Time lookup, product and both together, and return a line for each target.
 
     Everything of a step is launched while the GPU is kept busy, so no launch is waited for. The hidden share
-    is ``(lookup + product - both) / lookup``. `sms` limits the lookup where it is not 0.
+    is ``(lookup + product - both) / lookup``. The workers are asleep when a step begins, as in a model.
     """
     config, plan = model.config, model.plan_tensors(device)
-    prefetcher = Prefetcher(table, config.num_heads, torch.bfloat16, "bf16", device, tokens, 1, sms)
+    prefetcher = Prefetcher(table, config.num_heads, torch.bfloat16, "bf16", device, tokens, 1)
     batches = make_batches(tokens, 64, device, seed=5)
 
     def start(i: int) -> None:
@@ -45,7 +43,7 @@ def prefetch_under_product(
     hidden, slowed = (lookup + alone - both) / lookup, during / alone - 1
     figures = f"lookup {lookup:.0f}, product {alone:.0f}, both {both:.0f}, the product then {during:.0f} us"
     return [
-        f"{'met' if met else 'MISSED':6} prefetch behind a product, sms {sms}: {what} {value:.3f} ({figures})"
+        f"{'met' if met else 'MISSED':6} prefetch behind a product: {what} {value:.3f} ({figures})"
         for what, value, met in (
             ("hidden", hidden, hidden >= 0.9),
             ("product slowed by", slowed, slowed <= 0.05),

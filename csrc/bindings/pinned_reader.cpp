@@ -232,7 +232,31 @@ void pinned_lookup_out(Tensor ids, Tensor weight, OptionalTensor global_scale, i
   call.run(ids, out);
 }
 
+// Finds rows on the current stream and brings them on `stream`: places is int32 like ids, rows are slots.
+void bring_rows(Tensor ids, Tensor weight, int64_t reader, int64_t stream, Tensor places, Tensor rows) {
+  const char* const op = "bring_rows";
+  const std::shared_ptr<OpenReader> opened = open_readers().find(op, reader);
+  const IntArray values = int_array(op, "ids", ids);
+  const int64_t count = ids.numel(), slot_bytes = opened->table.format.slot_bytes;
+  NGP_CHECK(weight.data_ptr() == opened->table.rows, op, ": weight must be the table of reader ", reader,
+            ", got ", describe(weight));
+  NGP_CHECK(count <= opened->reader->max_ids(), op, ": ids must be at most ", opened->reader->max_ids(),
+            ", got ", describe(ids));
+  NGP_CHECK(slot_bytes % 16 == 0, op, ": rows must have a multiple of 16 bytes, got ", slot_bytes);
+  NGP_CHECK(ids.get_device_index() == opened->device_memory.get_device_index(), op,
+            ": ids must be on the reader's device, got ", describe(ids));
+  check_out(op, places, ScalarType::Int, shape_of(ids), "ids", ids);
+  check_out(op, rows, ScalarType::Byte, {count, slot_bytes}, "ids", ids);
+  if (count == 0) return;
+  const torch::stable::accelerator::DeviceGuard guard(ids.get_device_index());
+  const gpu::Stream current = current_stream(ids);
+  if (values_are_checked()) gpu::check_ids(op, values, count, opened->table, false, current);
+  opened->reader->bring(values, count, static_cast<int32_t*>(places.data_ptr()), bytes_of(rows), current,
+                        reinterpret_cast<gpu::Stream>(stream), gpu::capture_id(current));
+}
+
 STABLE_TORCH_LIBRARY_IMPL(ngram_ple, CUDA, m) {
+  m.impl("bring_rows", TORCH_BOX(&bring_rows));
   m.impl("open_reader", TORCH_BOX(&open_reader));
   m.impl("pinned_lookup", TORCH_BOX(&pinned_lookup));
   m.impl("pinned_lookup.out", TORCH_BOX(&pinned_lookup_out));

@@ -39,7 +39,12 @@ STABLE_TORCH_LIBRARY(ngram_ple, m) {
   m.def("encode.out(" NGP_ENCODE_ARGUMENTS ", Tensor(a!) weight, Tensor(b!) scale) -> ()");
   m.def("pinned_lookup(" NGP_PINNED_ARGUMENTS ") -> Tensor");
   m.def("pinned_lookup.out(" NGP_PINNED_ARGUMENTS ", Tensor(a!) out) -> ()");
-  // Bookkeeping behind pinned_lookup, for ngram_ple.tables alone.
+  // The first half of a staged lookup, to run beside other work of the GPU: `lookup` of `places` in `rows` is
+  // the second. And bookkeeping behind pinned_lookup. For ngram_ple.tables alone.
+  m.def(
+      "bring_rows(Tensor ids, Tensor weight, *, int reader, int stream, Tensor(a!) places, Tensor(b!) rows) "
+      "-> "
+      "()");
   m.def("reader_bytes(Tensor slots, str format, int head_dim, int max_ids, int threads) -> Tensor");
   m.def(
       "open_reader(Tensor slots, Tensor device_memory, Tensor pinned_memory, str format, int head_dim, int "

@@ -124,6 +124,7 @@ list_kernel(IntArray ids, int64_t num_ids, int64_t row_start, DistinctSpace spac
     const uint32_t at = begins[buckets.of(row)] + space.rank[i];
     space.list[at] = row;
     space.place[at] = static_cast<uint32_t>(i);
+    space.rank[i] = at;  // in the whole list now
   }
 }
 
@@ -131,17 +132,25 @@ list_kernel(IntArray ids, int64_t num_ids, int64_t row_start, DistinctSpace spac
 // workers look for it.
 NGP_KERNEL(kThreads)
 publish_kernel(DistinctSpace space, uint32_t num_entries, uint32_t num_counts, int64_t num_ids,
-               Staging staging, bool staged) {
+               Staging staging, Listing listing) {
   BatchState& state = *space.state;
   const uint32_t rows = state.rows;
   const int64_t first = global_thread(), step = all_threads();
-  if (staged) {
+  if (listing.staged) {
     for (int64_t i = first; i < rows; i += step) staging.list[i] = space.list[i];
+  }
+  if (listing.piece_chunks != 0) {
+    for (int64_t i = first; i < num_ids; i += step) {
+      const int32_t source = space.source[i];
+      listing.places[i] = source < 0 ? -1 : static_cast<int32_t>(space.rank[source]);
+    }
+    if (first < kMostPieces) store_to_host(staging.words->pieces + first, 0u);
   }
   for (int64_t i = first; i < num_entries; i += step) space.entries[i] = kNoEntry;
   for (int64_t i = first; i < num_counts; i += step) space.counts[i] = 0;
-  if (staged && is_last_of_all(state)) {
+  if (listing.staged && is_last_of_all(state)) {
     store_to_host(&staging.words->rows, rows);
+    store_to_host(&staging.words->piece_chunks, listing.piece_chunks);
     store_to_host(&staging.words->end, (rows + kChunkRows - 1) / kChunkRows);
     fence_host();
     store_to_host(&staging.words->batch, state.batch);
@@ -199,7 +208,8 @@ void clear_distinct(const DistinctSpace& space, Stream stream) {
 }
 
 void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
-                   const DistinctSpace& space, const Staging& staging, bool staged, Stream stream) {
+                   const DistinctSpace& space, const Staging& staging, const Listing& listing,
+                   Stream stream) {
   const char* const op = "pinned_lookup";
   const uint32_t entries = entries_for(num_ids);
   const Buckets buckets = make_buckets(num_ids, row_end - row_start);
@@ -208,7 +218,7 @@ void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int6
   launch(op, list_kernel, grid_for(num_ids, 4 * (buckets.count + 2 * kThreads)), stream, ids, num_ids,
          row_start, space, buckets);
   launch(op, publish_kernel, grid_for(entries), stream, space, entries, buckets.count, num_ids, staging,
-         staged);
+         listing);
 }
 
 }  // namespace ngram_ple::gpu

@@ -29,7 +29,7 @@ struct DistinctSpace {
   uint32_t* counts = nullptr;   // [kMostBuckets]
   uint64_t* entries = nullptr;  // [entry_count]: row in the upper half, index of an id in the lower
   int32_t* source = nullptr;    // [capacity]: for each id the place of its row in `rows`, -1 without one
-  uint32_t* rank = nullptr;     // [capacity]: place inside a bucket
+  uint32_t* rank = nullptr;     // [capacity]: place inside a bucket, then in the list
   uint32_t* list = nullptr;     // [capacity]: distinct rows, counted from the table's first
   uint32_t* place = nullptr;    // [capacity]: where each goes in `rows`
   uint8_t* rows = nullptr;      // [capacity, stride]
@@ -40,15 +40,21 @@ struct DistinctSpace {
 
 inline constexpr uint32_t kMostBuckets = 4096;
 
+// Who is told of the list.
+struct Listing {
+  bool staged = false;        // the workers: it goes to the staging area
+  uint32_t piece_chunks = 0;  // not 0: they bring it in pieces of so many chunks, for copies
+  int32_t* places = nullptr;  // then [num_ids]: for each id the place of its row in the list, -1 without one
+};
+
 // Lays the space out from `memory`; null just counts. It must hold what clear_distinct() or a batch left.
 DistinctSpace lay_out_distinct(uint8_t* memory, int64_t capacity, int64_t stride, int64_t* bytes);
 void clear_distinct(const DistinctSpace& space, Stream stream);
 
 // Fills source, list, place and state for ids [num_ids], num_ids <= capacity, of a table that holds the
-// global rows [row_start, row_end), fewer than kMostDistinctRows; and lists the rows in the staging area when
-// the batch is `staged`. The list is ordered by address but for the order inside each of the buckets that the
-// table is cut into.
+// global rows [row_start, row_end), fewer than kMostDistinctRows; and tells of it as `listing` says. The list
+// is ordered by address but for the order inside each of the buckets that the table is cut into.
 void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
-                   const DistinctSpace& space, const Staging& staging, bool staged, Stream stream);
+                   const DistinctSpace& space, const Staging& staging, const Listing& listing, Stream stream);
 
 }  // namespace ngram_ple::gpu

@@ -5,7 +5,7 @@
 // is; a chunk that both have taken comes from the GPU.
 #include <algorithm>
 
-#include "gpu/atomics.h"
+#include "gpu/batch_end.cuh"
 #include "gpu/dispatch.cuh"
 #include "gpu/fetch.h"
 
@@ -111,17 +111,12 @@ NGP_DEVICE void end_batch(const DistinctSpace& space, StagingWords* words, bool 
   if (failed) {
     for (uint32_t i = 0; i < state.rows; ++i) {
       uint8_t* const row = space.rows + int64_t{space.place[i]} * space.stride;
-      for (int64_t at = 16 * lane_index(); at < space.stride; at += 16 * wave_size()) {
-        *reinterpret_cast<Bytes16*>(row + at) = Bytes16{{0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu}};
-      }
+      for (int64_t at = 16 * lane_index(); at < space.stride; at += 16 * wave_size()) spoil(row + at);
     }
   }
   if (lane_index() != 0) return;
   state.totals.rows_by_gpu += load_shared_word(&state.rows_by_gpu);
-  store_to_host(&words->totals.batches, state.totals.batches);
-  store_to_host(&words->totals.ids, state.totals.ids);
-  store_to_host(&words->totals.rows, state.totals.rows);
-  store_to_host(&words->totals.rows_by_gpu, state.totals.rows_by_gpu);
+  tell_totals(state, words);
 }
 
 template <class Word>

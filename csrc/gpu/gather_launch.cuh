@@ -40,6 +40,10 @@ inline int64_t limited(int64_t blocks, int sms) {
 // Up to so many rows take a wave each.
 inline constexpr int64_t kFewRows = 4096;
 
+// Up to so many rows have a block each: two such blocks a multiprocessor of a large GPU. Reads over the bus
+// of one multiprocessor would wait for one another.
+inline constexpr int64_t kRowsApart = 264;
+
 // Rows a wave of the staged kernel: some 2 KiB, but fewer while that would leave multiprocessors idle, and
 // twice as many where that spares a second round of blocks.
 inline uint32_t staged_rows_per_wave(int64_t num_rows, int64_t row_bytes) {
@@ -79,7 +83,8 @@ void launch_gather(const char* op, const Ids& ids, int64_t num_rows, const Table
       return launch_staged<Ids, Codec>(op, ids, num_rows, table, chunks, out, stream, sms);
     }
   }
-  const Grid grid{limited(blocks_for_waves(num_rows, kGatherThreads), sms), kGatherThreads, 0, true};
+  const int threads = num_rows <= kRowsApart ? static_cast<int>(device_wave_size()) : kGatherThreads;
+  const Grid grid{limited(blocks_for_waves(num_rows, threads), sms), threads, 0, true};
   launch(op, gather_row_kernel<Ids, Codec>, grid, stream, out, num_rows, chunks, ids, table);
 }
 

@@ -13,7 +13,7 @@ namespace {
 FetchOptions fetch_options(int64_t num_ids, bool staged, int sms, uint32_t patience) {
   constexpr int64_t kSmall = 6144, kLarge = 32768;
   FetchOptions options{4, 2, patience};
-  if (staged && num_ids <= kSmall) options = {2, 4, patience};
+  if (staged && num_ids <= kSmall) options = {4, 8, patience};
   if (staged && num_ids > kLarge) options = {6, 1, patience};
   if (sms > 0 && sms < options.blocks) options.blocks = sms;
   // Workers that are awake bring 1000 rows in some 4 us; others may be long in coming.
@@ -84,6 +84,11 @@ PinnedReader::PinnedReader(const TableView& table, const ReaderOptions& options,
     stager_ = std::make_unique<RowStager>(table.rows, table.row_stride, std::move(areas), options.threads,
                                           options.gather);
   }
+  for (Workspace& workspace : workspaces_) {
+    for (uint32_t piece = 0; piece < kMostPieces; ++piece) {
+      workspace.calls[piece] = {stager_.get(), workspace.staging.words, piece};
+    }
+  }
 }
 
 PinnedReader::~PinnedReader() = default;
@@ -99,14 +104,7 @@ void PinnedReader::lookup(const IntArray& ids, int64_t num_ids, const TableView&
     return gpu::lookup(ids, num_ids, table, out_type, out, stream, sms);
   }
   const bool staged = way == Way::staged;
-  if (staged && stager_ == nullptr) {
-    throw std::runtime_error("pinned_lookup: the staged way needs a reader with threads, got one without");
-  }
-  const std::string error = stager_ == nullptr ? std::string() : stager_->take_error();
-  if (!error.empty()) {
-    throw std::runtime_error("pinned_lookup: a worker failed in an earlier lookup, whose rows are NaN: " +
-                             error);
-  }
+  if (staged || stager_ != nullptr) check_workers();
   Workspace& workspace = workspaces_[capture == 0 ? 0 : 1];
   workspace.last_use.wait_on(stream, capture);
   const int64_t id_bytes = ids.is_int64 ? 8 : 4, row_bytes = table.out_row_bytes(out_type);
@@ -118,13 +116,41 @@ void PinnedReader::lookup(const IntArray& ids, int64_t num_ids, const TableView&
   workspace.last_use.record(stream, capture);
 }
 
+void PinnedReader::bring(const IntArray& ids, int64_t num_ids, int32_t* places, uint8_t* rows, Stream stream,
+                         Stream side, uint64_t capture) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_workers();
+  Workspace& workspace = workspaces_[capture == 0 ? 0 : 1];
+  const DistinctSpace& space = workspace.space;
+  const Listing listing{true, pieces_of(num_ids, space.stride).chunks, places};
+  workspace.last_use.wait_on(stream, capture);
+  find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, listing, stream);
+  workspace.handover.pass(stream, side);
+  bring_rows(space, workspace.staging, workspace.calls, workspace.branch, num_ids, rows, side);
+  workspace.last_use.record(side, capture);
+}
+
+void PinnedReader::check_workers() {
+  if (stager_ == nullptr) {
+    throw std::runtime_error("pinned_lookup: the staged way needs a reader with threads, got one without");
+  }
+  const std::string error = stager_->take_error();
+  if (!error.empty()) {
+    throw std::runtime_error("pinned_lookup: a worker failed in an earlier lookup, whose rows are NaN: " +
+                             error);
+  }
+}
+
 void PinnedReader::look_up_part(Workspace& workspace, const IntArray& ids, int64_t num_ids,
                                 const TableView& table, OutType out_type, uint8_t* out, bool staged, int sms,
                                 Stream stream) {
   const DistinctSpace& space = workspace.space;
-  find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, staged, stream);
+  find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, {staged}, stream);
   // Workers that are awake see the list by themselves, others have to be called; the GPU waits for neither.
-  if (staged) workspace.branch.call_on_host(stream, &call_workers, stager_.get());
+  if (staged) {
+    workspace.branch.fork(stream);
+    workspace.branch.call(&call_workers, stager_.get());
+  }
   fetch_rows(table_, space, workspace.staging, staged, fetch_options(num_ids, staged, sms, options_.patience),
              stream);
   const IntArray source{space.source, false};

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "gpu/bring.h"
 #include "gpu/distinct.h"
 #include "gpu/fetch.h"
 #include "gpu/stream_order.h"
@@ -53,7 +54,15 @@ class PinnedReader {
   void lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type, uint8_t* out,
               Way way, int sms, Stream stream, uint64_t capture);
 
+  // Finds the distinct rows among ids [num_ids], num_ids <= max_ids, on `stream`, and has workers and copies
+  // bring them to `rows` [num_ids, stride of 16 bytes] on `side`, which goes on after `stream` and takes no
+  // multiprocessor until the rows are there. `places` [num_ids]: for each id the place of its row, -1 without
+  // one. Throws as lookup() does.
+  void bring(const IntArray& ids, int64_t num_ids, int32_t* places, uint8_t* rows, Stream stream, Stream side,
+             uint64_t capture);
+
   ReaderCounters counters();
+  int64_t max_ids() const { return options_.max_ids; }
 
  private:
   struct Workspace {
@@ -61,7 +70,10 @@ class PinnedReader {
     Staging staging;
     LastUse last_use;
     HostBranch branch;
+    Handover handover;
+    PieceCalls calls{};
   };
+  void check_workers();
   static void call_workers(void* stager);
   void look_up_part(Workspace& workspace, const IntArray& ids, int64_t num_ids, const TableView& table,
                     OutType out_type, uint8_t* out, bool staged, int sms, Stream stream);

@@ -1,13 +1,23 @@
 #include "gpu/host_runtime.h"
 #include "gpu/stream_order.h"
+#if defined(NGRAM_PLE_EMULATOR)
+#include <cstring>
+#endif
 
 namespace ngram_ple::gpu {
 
 #if defined(NGRAM_PLE_EMULATOR)
 // A launch returns when its kernel has ended.
+void copy_to_device(Stream, uint8_t* to, const uint8_t* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+Handover::Handover() = default;
+Handover::~Handover() = default;
+void Handover::pass(Stream, Stream) {}
 HostBranch::HostBranch() = default;
 HostBranch::~HostBranch() = default;
-void HostBranch::call_on_host(Stream, void (*function)(void*), void* data) { function(data); }
+void HostBranch::fork(Stream) {}
+void HostBranch::call(void (*function)(void*), void* data) { function(data); }
 void HostBranch::join(Stream) {}
 LastUse::LastUse() = default;
 LastUse::~LastUse() = default;
@@ -31,6 +41,18 @@ void wait(Stream stream, void* event) { NGP_CALL(StreamWaitEvent, native(stream)
 
 }  // namespace
 
+void copy_to_device(Stream stream, uint8_t* to, const uint8_t* from, int64_t bytes) {
+  NGP_CALL(MemcpyAsync, to, from, static_cast<size_t>(bytes), NGP_VENDOR(MemcpyHostToDevice), native(stream));
+}
+
+Handover::Handover() : event_(new_event()) {}
+Handover::~Handover() { end_event(event_); }
+void Handover::pass(Stream from, Stream to) {
+  if (from == to) return;
+  record(event_, from);
+  wait(to, event_);
+}
+
 HostBranch::HostBranch() : fork_(new_event()), joined_(new_event()) {
   NGP_VENDOR(Stream_t) side = nullptr;
   NGP_CALL(StreamCreateWithFlags, &side, NGP_VENDOR(StreamNonBlocking));
@@ -43,14 +65,19 @@ HostBranch::~HostBranch() {
   end_event(joined_);
 }
 
-void HostBranch::call_on_host(Stream stream, void (*function)(void*), void* data) {
+void HostBranch::fork(Stream stream) {
   record(fork_, stream);
   wait(side_, fork_);
-  NGP_CALL(LaunchHostFunc, native(side_), function, data);
-  record(joined_, side_);
 }
 
-void HostBranch::join(Stream stream) { wait(stream, joined_); }
+void HostBranch::call(void (*function)(void*), void* data) {
+  NGP_CALL(LaunchHostFunc, native(side_), function, data);
+}
+
+void HostBranch::join(Stream stream) {
+  record(joined_, side_);
+  wait(stream, joined_);
+}
 
 LastUse::LastUse() : event_(new_event()) {}
 LastUse::~LastUse() { end_event(event_); }

@@ -7,7 +7,25 @@
 
 namespace ngram_ple::gpu {
 
-// A call on the host beside what a stream does next.
+// Throws std::runtime_error.
+void copy_to_device(Stream stream, uint8_t* to, const uint8_t* from, int64_t bytes);
+
+// Lets one stream wait for another.
+class Handover {
+ public:
+  Handover();
+  ~Handover();
+  Handover(const Handover&) = delete;
+  Handover& operator=(const Handover&) = delete;
+
+  // `to` goes on after all that `from` has been given so far.
+  void pass(Stream from, Stream to);
+
+ private:
+  void* event_ = nullptr;
+};
+
+// Calls on the host beside what a stream does next.
 class HostBranch {
  public:
   HostBranch();  // of the current device
@@ -15,10 +33,12 @@ class HostBranch {
   HostBranch(const HostBranch&) = delete;
   HostBranch& operator=(const HostBranch&) = delete;
 
-  // Calls function(data) on a thread of the driver's after all earlier work of the stream, which goes on at
-  // once. The function may not call the driver. Throws std::runtime_error.
-  void call_on_host(Stream stream, void (*function)(void*), void* data);
-  // Lets the stream wait until that call has returned.
+  // Begins after all earlier work of the stream, which goes on at once. These throw std::runtime_error.
+  void fork(Stream stream);
+  // Calls function(data) on a thread of the driver's after the calls before it. The function may not call the
+  // driver.
+  void call(void (*function)(void*), void* data);
+  // Lets the stream wait until the calls so far have returned.
   void join(Stream stream);
 
  private:

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <thread>
 
 namespace ngram_ple {
 namespace {
@@ -62,12 +63,17 @@ void RowStager::start(size_t area, uint32_t batch) noexcept {
   chunks_ = chunks_of(rows_);
   unit_ = std::clamp(chunks_ / (threads_ * kUnitsPerWorker), 1u, kMostUnitChunks);
   batch_ = batch;
+  count_pieces();
   started_at_ = now();
   done_at_.store(started_at_, std::memory_order_relaxed);
   under_way_ = true;
   next_chunk_.store(0, std::memory_order_relaxed);
   begun_[area].store(batch, std::memory_order_relaxed);
   pool_.open();
+}
+
+void RowStager::wait_for_piece(const StagingWords& words, uint32_t piece) noexcept {
+  while (load(words.pieces[piece]) != 1) std::this_thread::yield();
 }
 
 void RowStager::finish() noexcept {
@@ -96,12 +102,37 @@ void RowStager::run() noexcept {
           __atomic_exchange_n(&words.failed, batch_, __ATOMIC_ACQ_REL) != batch_) {
         failed_batches_.fetch_add(1, std::memory_order_relaxed);
       }
-      store(*ready_flag(staging_, chunk), batch_);
+      if (piece_chunks_ == 0) store(*ready_flag(staging_, chunk), batch_);
     }
+    if (piece_chunks_ != 0) finish_chunks(first, stop);
   }
   int64_t before = done_at_.load(std::memory_order_relaxed);
   const int64_t at = now();
   while (before < at && !done_at_.compare_exchange_weak(before, at, std::memory_order_relaxed)) {
+  }
+}
+
+// Pieces without rows are there already.
+void RowStager::count_pieces() noexcept {
+  piece_chunks_ = load(staging_.words->piece_chunks);
+  if (piece_chunks_ == 0) return;
+  uint32_t left = chunks_;
+  for (uint32_t piece = 0; piece < kMostPieces; ++piece) {
+    const uint32_t chunks = std::min(left, piece_chunks_);
+    left -= chunks;
+    chunks_left_[piece].store(chunks, std::memory_order_relaxed);
+    if (chunks == 0) store(staging_.words->pieces[piece], 1);
+  }
+}
+
+void RowStager::finish_chunks(uint32_t first, uint32_t stop) noexcept {
+  while (first < stop) {
+    const uint32_t piece = first / piece_chunks_, end = std::min(stop, (piece + 1) * piece_chunks_);
+    const uint32_t count = end - first;
+    if (chunks_left_[piece].fetch_sub(count, std::memory_order_acq_rel) == count) {
+      store(staging_.words->pieces[piece], 1);
+    }
+    first = end;
   }
 }
 

@@ -1,6 +1,7 @@
 // The host's half of a staged lookup: workers that gather the rows a GPU asks for into pinned memory.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -36,6 +37,9 @@ class RowStager final : private Work {
   // and returns while they are gathered. May be called from any thread; allocates nothing.
   void begin() noexcept override;
 
+  // Waits until a piece of the batch listed in `words`, which was begun, is gathered.
+  static void wait_for_piece(const StagingWords& words, uint32_t piece) noexcept;
+
   // Waits until no worker touches any area; batches that were begun may be left as they are.
   void finish() noexcept;
 
@@ -49,6 +53,8 @@ class RowStager final : private Work {
   bool is_called() noexcept override;
   void start(size_t area, uint32_t batch) noexcept;
   bool gather_chunk(const GatherPart& unit, uint32_t chunk) noexcept;
+  void count_pieces() noexcept;
+  void finish_chunks(uint32_t first, uint32_t stop) noexcept;
   void note_error(const char* what) noexcept;
   void account() noexcept;
 
@@ -62,12 +68,13 @@ class RowStager final : private Work {
 
   std::mutex starting_;  // of what follows
   Staging staging_;      // the batch under way
-  uint32_t batch_ = 0, rows_ = 0, chunks_ = 0, unit_ = 1;
+  uint32_t batch_ = 0, rows_ = 0, chunks_ = 0, unit_ = 1, piece_chunks_ = 0;
   bool under_way_ = false;
   int64_t started_at_ = 0;
   StagerCounters counters_;
 
   std::atomic<uint32_t> next_chunk_{0};
+  std::array<std::atomic<uint32_t>, kMostPieces> chunks_left_{};  // of each piece
 
   std::atomic<int64_t> done_at_{0}, failed_batches_{0};
   std::atomic<bool> has_error_{false};

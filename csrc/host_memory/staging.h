@@ -18,16 +18,22 @@ struct BatchTotals {
   uint64_t rows_by_gpu;   // of those, rows that the GPU read from the table itself
 };
 
+// A batch that copies bring over is cut into pieces, each as many chunks: its first copy begins while rows of
+// later pieces are gathered.
+inline constexpr uint32_t kMostPieces = 16;
+
 // The words lie apart, so that a write to one disturbs no reader of another; and the flags, because a GPU's
 // reads of one line in host memory wait for one another, half a microsecond each.
 inline constexpr int64_t kFlagStride = 32;
 
 struct StagingWords {
-  alignas(64) uint32_t batch;      // GPU: the number of the batch that is listed, written last, never 0
-  alignas(64) uint32_t rows;       // GPU: distinct rows that it needs
-  alignas(64) uint32_t end;        // GPU: chunks from here on it reads without the workers
-  alignas(64) uint32_t failed;     // host: the last batch in which a worker failed
-  alignas(64) BatchTotals totals;  // GPU
+  alignas(64) uint32_t batch;         // GPU: the number of the batch that is listed, written last, never 0
+  alignas(64) uint32_t rows;          // GPU: distinct rows that it needs
+  alignas(64) uint32_t end;           // GPU: chunks from here on it reads without the workers
+  alignas(64) uint32_t piece_chunks;  // GPU: of a batch in pieces; 0 when chunks have flags
+  alignas(64) uint32_t failed;        // host: the last batch in which a worker failed
+  alignas(64) uint32_t pieces[kMostPieces];  // host: 1 when a piece is in the slots; GPU: 0 before
+  alignas(64) BatchTotals totals;            // GPU
 };
 
 struct Staging {

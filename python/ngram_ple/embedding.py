@@ -74,7 +74,8 @@ class NGramEmbedding(LookupModule):
     host_threads : int, optional
         Those workers; all CPUs but three by default, 24 at most.
     prefetch_sms : int, optional
-        At most so many multiprocessors look prefetched rows up, the others are left to the main stream.
+        At most so many multiprocessors look prefetched rows up, the others are left to the main stream. Rows
+        that workers gather need none, see docs/host_tables.md.
 
     Attributes
     ----------

@@ -21,8 +21,10 @@ class Prefetcher:
 
     ``start`` lets the caller's stream hash the batch, so its inputs may be overwritten in stream order as
     soon as it returns, and a side stream look the ids up. ``finalize`` lets the caller's stream wait and
-    copies the rows out. Events alone join the streams. Each thread finalizes what it started itself, oldest
-    first. What is captured has buffers of its own: a graph may be replayed at any time.
+    copies the rows out. Where a table can have its rows brought by copies, ``start`` finds the distinct rows
+    and ``finalize`` decodes them, on the caller's stream: what fills the GPU in between holds nothing up.
+    Events alone join the streams. Each thread finalizes what it started itself, oldest first. What is
+    captured has buffers of its own: a graph may be replayed at any time.
 
     Parameters
     ----------
@@ -100,10 +102,20 @@ class Prefetcher:
             buffer.wait_until_used(current, capture)
             ids, rows = buffer.ids[:tokens], buffer.rows[:tokens]
             hash_into(ids)
+            brings = look_up is None and self._table.brings(ids.numel(), self._out_dtype)
+            # A table brings one batch at a time: the caller's stream is not to wait for another one.
+            if brings and self._nothing_is_under_way(capture):
+                self._table.bring(ids, side, *self._brought(buffer, tokens))
+                started = buffer.start(tokens, capture, brings)
+                buffer.record(side, capture)
+                self.started.append(started)
+                return
             side.wait_event(buffer.record(current, capture))
-            started = buffer.start(tokens, capture)
+            started = buffer.start(tokens, capture, brings)
             with torch.cuda.stream(side):
-                if look_up is None:
+                if brings:
+                    self._table.bring(ids, side, *self._brought(buffer, tokens))
+                elif look_up is None:
                     self._table.lookup_ahead(ids, self._out_dtype, rows, self._sms)
                 else:
                     look_up(ids, rows)
@@ -144,8 +156,13 @@ class Prefetcher:
             _check_out(out, buffer.rows[:total_tokens].flatten(1))
         with self._side.lock, torch.cuda.device(self._device):
             buffer.wait_until_used(current, capture)
-            rows = buffer.rows[:total_tokens].flatten(1)
-            rows = rows.clone() if out is None else out.copy_(rows)
+            if oldest.brought:
+                room = None if out is None else out.view(total_tokens, self._heads, -1)
+                brought = self._brought(buffer, total_tokens)
+                rows = self._table.decode(*brought, self._out_dtype, room).flatten(1)
+            else:
+                rows = buffer.rows[:total_tokens].flatten(1)
+                rows = rows.clone() if out is None else out.copy_(rows)
             buffer.record(current, capture)
             buffer.release()
             del self.started[0]
@@ -166,6 +183,15 @@ class Prefetcher:
             if started.capture not in (0, capture):
                 started.buffer.release()
                 self.started.remove(started)
+
+    def _nothing_is_under_way(self, capture: int) -> bool:
+        return all(buffer.is_free for buffer in (self._captured if capture else self._running))
+
+    def _brought(self, buffer: Buffer, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return places, int32 ``[tokens, H]``, and slots, in the memory of decoded rows."""
+        slots, slot_bytes = tokens * self._heads, self._table.format.slot_bytes
+        stored = buffer.rows.view(-1).view(torch.uint8)[: slots * slot_bytes]
+        return buffer.places[:tokens], stored.view(slots, slot_bytes)
 
     def _take(self, tokens: int, capture: int) -> Buffer:
         """Return a free buffer that holds so many tokens."""
@@ -200,7 +226,7 @@ class Prefetcher:
                 rows = torch.empty(
                     (*shape, self._table.format.head_dim), dtype=self._dtype, device=self._device
                 )
-                buffer.allocate(ids, rows, stream)
+                buffer.allocate(ids, torch.empty(shape, dtype=torch.int32, device=self._device), rows, stream)
 
 
 def _check_out(out: torch.Tensor, rows: torch.Tensor) -> None:

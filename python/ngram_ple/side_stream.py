@@ -43,17 +43,19 @@ def side_streams(device: torch.device) -> SideStreams:
 class Started:
     """A prefetch between start and finalize; its thread alone holds it."""
 
-    def __init__(self, buffer: Buffer, tokens: int, capture: int) -> None:
+    def __init__(self, buffer: Buffer, tokens: int, capture: int, brought: bool) -> None:
         self.buffer = buffer
         self.tokens = tokens
         self.capture = capture
+        self.brought = brought
 
 
 class Buffer:
-    """Ids and rows of one prefetch, and the last work that used them."""
+    """Ids and rows of one prefetch, decoded or as they are stored, and the last work that used them."""
 
     def __init__(self) -> None:
         self.ids = torch.empty(0, device="cpu")  # int64 [max_tokens, H]
+        self.places = torch.empty(0, device="cpu")  # int32 [max_tokens, H]: of stored rows
         self.rows = torch.empty(0, device="cpu")  # [max_tokens, H, head_dim]
         self.was_captured = False  # then a graph knows the addresses
         self._used: torch.cuda.Event | None = None
@@ -70,9 +72,9 @@ class Buffer:
         """Whether nothing started in it can still be finalized: its thread may have ended, too."""
         return self._started is None or self._started() is None
 
-    def start(self, tokens: int, capture: int) -> Started:
+    def start(self, tokens: int, capture: int, brought: bool = False) -> Started:
         """Take the buffer until it is released, or until nobody holds what this returns."""
-        started = Started(self, tokens, capture)
+        started = Started(self, tokens, capture, brought)
         self._started = weakref.ref(started)
         self.was_captured |= capture != 0
         return started
@@ -81,9 +83,11 @@ class Buffer:
         """Make it free; what is under way in it is still waited for before it is used again."""
         self._started = None
 
-    def allocate(self, ids: torch.Tensor, rows: torch.Tensor, stream: torch.cuda.Stream) -> None:
+    def allocate(
+        self, ids: torch.Tensor, places: torch.Tensor, rows: torch.Tensor, stream: torch.cuda.Stream
+    ) -> None:
         """Take memory that `stream` may have been given with earlier work on it."""
-        self.ids, self.rows = ids, rows
+        self.ids, self.places, self.rows = ids, places, rows
         self.record(stream, 0)
 
     def record(self, stream: torch.cuda.Stream, capture: int) -> torch.cuda.Event:
@@ -93,6 +97,7 @@ class Buffer:
         self._used, self._used_in = event, capture
         if capture == 0:  # its memory, given up, is not handed out before that work's end
             self.ids.record_stream(stream)
+            self.places.record_stream(stream)
             self.rows.record_stream(stream)
         return event
 

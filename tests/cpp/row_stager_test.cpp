@@ -28,12 +28,14 @@ class Area {
   const Staging& operator*() const { return staging_; }
 
   // As the GPU does before the host is called; it takes the chunks from `end` on itself.
-  void list(const std::vector<uint32_t>& rows, uint32_t end = UINT32_MAX) {
+  void list(const std::vector<uint32_t>& rows, uint32_t end = UINT32_MAX, uint32_t piece_chunks = 0) {
     const uint32_t chunks =
         static_cast<uint32_t>(whole_chunks(static_cast<int64_t>(rows.size())) / kChunkRows);
     for (size_t i = 0; i < rows.size(); ++i) __atomic_store_n(staging_.list + i, rows[i], __ATOMIC_RELAXED);
     __atomic_store_n(&staging_.words->rows, static_cast<uint32_t>(rows.size()), __ATOMIC_RELEASE);
     __atomic_store_n(&staging_.words->end, std::min(chunks, end), __ATOMIC_RELEASE);
+    __atomic_store_n(&staging_.words->piece_chunks, piece_chunks, __ATOMIC_RELEASE);
+    for (uint32_t& piece : staging_.words->pieces) __atomic_store_n(&piece, 0u, __ATOMIC_RELEASE);
     __atomic_store_n(&staging_.words->batch, ++batch_, __ATOMIC_RELEASE);
   }
 
@@ -90,6 +92,27 @@ TEST(RowStager, BatchesOfEverySize) {
     EXPECT_EQ(stager.counters().batches, 7);
     EXPECT_EQ(stager.counters().failed_batches, 0);
     EXPECT_GT(stager.counters().nanoseconds, 0);
+  }
+}
+
+TEST(RowStager, PiecesAreToldWhenTheyAreWhole) {
+  const Table table(96, 1000);
+  Area area(5000, 96);
+  RowStager stager(table.memory.data(), 96, {*area}, 3);
+  uint32_t seed = 0;
+  for (uint32_t piece_chunks : {10, 11, 200}) {
+    for (size_t count : {0, 1, 33, 1000, 5000}) {
+      const auto rows = table.some(count, ++seed);
+      area.list(rows, UINT32_MAX, piece_chunks);
+      stager.begin();
+      for (size_t piece = 0; piece < kMostPieces; ++piece) {
+        while (seen((*area).words->pieces[piece]) != 1) std::this_thread::yield();
+        const size_t piece_rows = piece_chunks * size_t{kChunkRows};
+        for (size_t i = piece * piece_rows; i < std::min(rows.size(), (piece + 1) * piece_rows); ++i) {
+          ASSERT_EQ(std::memcmp((*area).slots + i * 96, table.memory.data() + rows[i] * 96, 96), 0) << i;
+        }
+      }
+    }
   }
 }
 

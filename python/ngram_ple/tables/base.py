@@ -79,6 +79,26 @@ class Table:
         """`lookup` beside other work, on at most `sms` multiprocessors where that is not 0 and can be."""
         self.lookup(ids, out_dtype, out)
 
+    def brings(self, count: int, out_dtype: str) -> bool:
+        """Whether so many rows can come ahead of time by `bring`, in no more memory than decoded."""
+        return False
+
+    def bring(
+        self, ids: torch.Tensor, side: torch.cuda.Stream, places: torch.Tensor, rows: torch.Tensor
+    ) -> None:
+        """See `PinnedReader.bring`."""
+        raise NotImplementedError
+
+    def decode(
+        self, places: torch.Tensor, rows: torch.Tensor, out_dtype: str, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Decode what `bring` has brought: ``[*places.shape, head_dim]``, in `out` if given."""
+        how: _Decoding = self._decoding(out_dtype) | {"row_start": 0, "row_end": -1}
+        if out is None:
+            return ops.lookup(places, rows, None, self.global_scale, **how)
+        torch.ops.ngram_ple.lookup.out(places, rows, None, self.global_scale, **how, out=out)
+        return out
+
     def embed(
         self,
         batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],

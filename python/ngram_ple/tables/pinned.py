@@ -121,6 +121,18 @@ class PinnedTable(CpuTable):
         else:
             self.reader.lookup(ids, self.global_scale, out_dtype, sms=sms, out=out)
 
+    def brings(self, count: int, out_dtype: str) -> bool:
+        """Whether the reader would have them staged, and slots are no larger than decoded rows."""
+        decoded = self.format.head_dim * (4 if out_dtype == "fp32" else 2)
+        return self.reader is not None and self.reader.can_bring(count) and self.format.slot_bytes <= decoded
+
+    def bring(
+        self, ids: torch.Tensor, side: torch.cuda.Stream, places: torch.Tensor, rows: torch.Tensor
+    ) -> None:
+        """See `PinnedReader.bring`."""
+        assert self.reader is not None
+        self.reader.bring(ids, side, places, rows)
+
     def embed(
         self,
         batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor],

@@ -55,6 +55,26 @@ class Fixture {
     return out.take();
   }
 
+  // In two halves, as a prefetch does it: rows come as they are stored, then are decoded.
+  std::vector<uint8_t> bring(const HostInts& ids, OutType out_type) {
+    const DeviceBuffer device_ids(ids.bytes());
+    const int64_t count = static_cast<int64_t>(ids.values.size());
+    TableView view = on_device.view();
+    const DeviceBuffer places(static_cast<size_t>(count) * 4),
+        rows(static_cast<size_t>(count * view.format.slot_bytes));
+    reader->bring({device_ids.data(), ids.is_int64}, count, places.as<int32_t>(), rows.data(), nullptr,
+                  nullptr, 0);
+    view.rows = rows.data();
+    view.row_stride = view.format.slot_bytes;
+    view.scales = view.format.scale_bytes == 0 ? nullptr : rows.data() + view.format.scale_offset;
+    view.row_start = 0;
+    view.row_end = count;
+    const GuardedOutput out(static_cast<size_t>(count * view.out_row_bytes(out_type)));
+    gpu::lookup({places.data(), false}, count, view, out_type, out.data(), nullptr);
+    EXPECT_TRUE(out.guards_intact());
+    return out.take();
+  }
+
   std::vector<uint8_t> expected(const HostInts& ids, OutType out_type) const {
     const TableView view = table.view(table.rows.data(), table.scales.data(), &table.what.global_scale);
     std::vector<uint8_t> bytes;
@@ -107,6 +127,38 @@ TEST(PinnedReader, EveryFormatOutputAndWay) {
       }
     }
   }
+}
+
+TEST(PinnedReader, BroughtRowsAreTheSame) {
+  for (Format format : kFormats) {
+    Fixture fixture(pinned_case(format, format == Format::fp8_rowwise ? 156 : 160, 500, 30), 600);
+    for (OutType out_type : {OutType::bf16, OutType::bytes}) {
+      const HostInts ids = fixture.some_ids(200, 20, 540);
+      EXPECT_EQ(first_difference(fixture.bring(ids, out_type), fixture.expected(ids, out_type), out_type), -1)
+          << kFormatNames[static_cast<int>(format)];
+    }
+  }
+}
+
+TEST(PinnedReader, BroughtInOnePieceOrMany) {
+  Fixture fixture(pinned_case(Format::fp32, 160, 20000), 20000, 3);
+  int64_t batches = 0;
+  for (int64_t count : {1, 31, 32, 33, 1000, 20000}) {
+    for (int64_t high : {0, 19999}) {  // of the second, whole pieces have no rows
+      const HostInts ids = fixture.some_ids(count, 0, high);
+      EXPECT_EQ(first_difference(fixture.bring(ids, OutType::bf16), fixture.expected(ids, OutType::bf16),
+                                 OutType::bf16),
+                -1)
+          << count << " " << high;
+      const HostInts others = fixture.some_ids(100, 0, 19999);  // by chunks, in between
+      EXPECT_EQ(first_difference(fixture.look_up(others, OutType::bf16, gpu::Way::staged),
+                                 fixture.expected(others, OutType::bf16), OutType::bf16),
+                -1);
+      batches += 2;
+    }
+  }
+  fixture.wait();
+  EXPECT_EQ(fixture.reader->counters().batches.batches, static_cast<uint64_t>(batches));
 }
 
 TEST(PinnedReader, CountsFromNoneToManyParts) {
@@ -180,6 +232,20 @@ TEST(PinnedReader, AFailedWorkerGivesNaNAndIsToldByTheNextCall) {
     }
     EXPECT_EQ(fixture.reader->counters().stager.failed_batches, 1);
   }
+}
+
+TEST(PinnedReader, AFailedWorkerSpoilsWhatIsBrought) {
+  Fixture fixture(pinned_case(Format::nvfp4, 160, 500), 1024, 2, &fail);
+  const HostInts ids = fixture.some_ids(1000, 0, 499);
+  const auto got = fixture.bring(ids, OutType::fp32);
+  for (size_t at = 0; at < got.size(); at += 4) {
+    float value;
+    std::memcpy(&value, &got[at], 4);
+    ASSERT_TRUE(std::isnan(value)) << at;
+  }
+  EXPECT_THROW(fixture.bring(ids, OutType::fp32), std::runtime_error);
+  EXPECT_THROW(Fixture(pinned_case(Format::bf16, 64, 50), 64, 0).bring(ids, OutType::bf16),
+               std::runtime_error);
 }
 
 void sleep_long(const GatherPart& part) {
