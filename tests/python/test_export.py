@@ -142,5 +142,4 @@ def test_graphs_copy_no_table(placement: str) -> None:
     for _ in range(4):
         torch.compiler.cudagraph_mark_step_begin()
         assert torch.equal(compiled(*batch(device)), module(*batch(device)) * 2)
-    # the pools of the graphs and the libraries' work space: 64 MiB
-    assert torch.cuda.max_memory_reserved() - before < TABLE_BYTES / 2
+    assert torch.cuda.max_memory_reserved() - before < TABLE_BYTES / 4
