@@ -13,50 +13,77 @@ struct Eight {
   float value[kValues];
 };
 
-NGP_DEVICE int64_t bytes_of(Format plain) { return plain == Format::fp32 ? 4 : 2; }
+// Numbers that are read eight at a time, each such read aligned to its size or to 16 bytes.
+template <Format kFrom>
+struct WideNumbers {
+  static constexpr bool kWide = true;
+  const uint8_t* values;
 
-// `count` values (the rest are zeros). Wide: all eight, aligned to their size or to 16.
-template <bool kWide>
-NGP_DEVICE Eight load_eight(Format from, const uint8_t* at, int count) {
-  Eight eight{};
-  if constexpr (kWide) {
-    const Bytes16 first = load_once<Bytes16>(at);
-    if (from == Format::fp32) {
-      const Bytes16 second = load_once<Bytes16>(at + 16);
+  struct Raw {
+    Bytes16 part[kFrom == Format::fp32 ? 2 : 1];
+  };
+  NGP_DEVICE Raw read(int64_t first, int) const {
+    Raw raw;
+    const uint8_t* at = values + first * static_cast<int64_t>(sizeof(Raw) / kValues);
+#pragma unroll
+    for (size_t i = 0; i < sizeof(Raw) / 16; ++i) raw.part[i] = load_once<Bytes16>(at + 16 * i);
+    return raw;
+  }
+  NGP_DEVICE Eight floats(const Raw& raw) const {
+    Eight eight;
+    if constexpr (kFrom == Format::fp32) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) eight.value[i] = float_from_bits(raw.part[i / 4].word[i % 4]);
+    } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        eight.value[i] = float_from_bits(first.word[i]);
-        eight.value[4 + i] = float_from_bits(second.word[i]);
-      }
-      return eight;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t word = first.word[i];
-      if (from == Format::bf16) {
-        const Float2 pair = bf16x2_to_floats(word);
+        const uint32_t word = raw.part[0].word[i];
+        Float2 pair = kFrom == Format::bf16 ? bf16x2_to_floats(word) : fp16x2_to_floats(word);
+        if constexpr (kFrom == Format::fp16) {  // the sign once more: a NaN loses it on the way
+          pair.low = float_from_bits(bits_of(pair.low) | (word << 16 & 0x80000000u));
+          pair.high = float_from_bits(bits_of(pair.high) | (word & 0x80000000u));
+        }
         eight.value[2 * i] = pair.low;
         eight.value[2 * i + 1] = pair.high;
-      } else {  // the sign once more: a NaN loses it on the way
-        const Float2 pair = fp16x2_to_floats(word);
-        eight.value[2 * i] = float_from_bits(bits_of(pair.low) | (word << 16 & 0x80000000u));
-        eight.value[2 * i + 1] = float_from_bits(bits_of(pair.high) | (word & 0x80000000u));
       }
     }
-  } else {
+    return eight;
+  }
+};
+
+// Any numbers, byte by byte, `count` of eight; the others are zeros.
+struct AnyNumbers {
+  static constexpr bool kWide = false;
+  const uint8_t* values;
+  Format from;
+
+  using Raw = Eight;
+  NGP_DEVICE Raw read(int64_t first, int count) const {
+    const int bytes = from == Format::fp32 ? 4 : 2;
+    const uint8_t* at = values + first * bytes;
+    Eight eight{};
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {  // not `count`: an index that is known keeps the values in registers
       if (i >= count) continue;
       uint32_t bits = 0;
-      const int bytes = static_cast<int>(bytes_of(from));
       for (int k = 0; k < bytes; ++k)
         bits |= static_cast<uint32_t>(load_once<uint8_t>(at + i * bytes + k)) << (8 * k);
       eight.value[i] = from == Format::fp32   ? float_from_bits(bits)
                        : from == Format::bf16 ? bf16_to_float(static_cast<uint16_t>(bits))
                                               : fp16_to_float(static_cast<uint16_t>(bits));
     }
+    return eight;
   }
-  return eight;
+  NGP_DEVICE Eight floats(const Raw& raw) const { return raw; }
+};
+
+// `run` with the type of numbers that are there.
+template <class Run>
+void with_numbers(Format from, const uint8_t* values, bool wide, const Run& run) {
+  if (!wide) return run(AnyNumbers{values, from});
+  if (from == Format::fp32) return run(WideNumbers<Format::fp32>{values});
+  if (from == Format::bf16) return run(WideNumbers<Format::bf16>{values});
+  run(WideNumbers<Format::fp16>{values});
 }
 
 // The low `count` bytes of `word`, wide only when that is all of them.
@@ -74,26 +101,31 @@ NGP_DEVICE void store_bytes(uint8_t* to, const Word& word, int count) {
   }
 }
 
+NGP_DEVICE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
 // The largest magnitude as bits, whose order is that of the magnitudes, with infinities and NaN beyond.
 NGP_DEVICE uint32_t largest_bits(const Eight& eight) {
   uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const uint32_t bits = bits_of(eight.value[i]) & 0x7FFFFFFFu;
-    most = bits > most ? bits : most;
-  }
+  for (float value : eight.value) most = larger(most, bits_of(value) & 0x7FFFFFFFu);
   return most;
 }
-// NaN becomes zero of its sign. The largest finite magnitude as bits.
-NGP_DEVICE uint32_t drop_nan(Eight& eight) {
-  uint32_t most = largest_bits(eight);
+// NaN becomes zero of its sign. The largest finite magnitude of all of them as bits.
+template <int kCount>
+NGP_DEVICE uint32_t drop_nan(Eight (&eights)[kCount]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (const Eight& eight : eights) most = larger(most, largest_bits(eight));
   if (most < kInfinityBits) return most;  // but for broken tables
   most = 0;
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const uint32_t bits = bits_of(eight.value[i]), magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > kInfinityBits) eight.value[i] = float_from_bits(bits & 0x80000000u);
-    if (magnitude < kInfinityBits && magnitude > most) most = magnitude;
+  for (Eight& eight : eights) {
+#pragma unroll
+    for (float& value : eight.value) {
+      const uint32_t bits = bits_of(value), magnitude = bits & 0x7FFFFFFFu;
+      if (magnitude > kInfinityBits) value = float_from_bits(bits & 0x80000000u);
+      if (magnitude < kInfinityBits) most = larger(most, magnitude);
+    }
   }
   return most;
 }

@@ -47,6 +47,18 @@ TEST(Encode, EveryFormatFromEveryNumber) {
   }
 }
 
+// Rows that 4, 8, 16, 32 or 64 lanes share, the last lane or wave not full, and rows longer than those hold.
+TEST(Encode, RowsOfEveryLength) {
+  Random random(7);
+  for (Format from : kPlain) {
+    for (int64_t head_dim : {8, 24, 64, 128, 168, 256, 328, 640, 1272, 1288, 2560, 2568, 5128}) {
+      for (int kind = 0; kind < 4; ++kind) {
+        check_encode({from, Format::fp8_rowwise, head_dim, 67, kind >= 2, kind % 2 == 1}, random);
+      }
+    }
+  }
+}
+
 TEST(Encode, UnalignedNumbersAndRows) {
   Random random(2);
   for (Format to : kAll) {
@@ -101,7 +113,7 @@ TEST(Encode, NothingToDo) {
 TEST(RowAmax, AsDefined) {
   Random random(4);
   for (Format from : kPlain) {
-    for (int64_t head_dim : {1, 9, 160, 600}) {
+    for (int64_t head_dim : {1, 9, 64, 160, 328, 600, 1288, 2568, 5128}) {
       for (bool finite_only : {false, true}) {
         EncodeCase what{from, from, head_dim, 21};
         what.odd = true;
