@@ -64,12 +64,13 @@ gpu-test:
 	PYTHON=$(PYTHON) tests/gpu_test
 
 # On what gpu-test built.
+gpu-bench: export PYTHONPATH := build/gpu/site:$(PYTHONPATH)
 gpu-bench:
-	PYTHONPATH=build/gpu/site $(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
-	PYTHONPATH=build/gpu/site $(PYTHON) bench/convert.py --device cuda --json build/gpu/convert.json
-	PYTHONPATH=build/gpu/site $(PYTHON) bench/host_memory.py --json build/gpu/host_memory.json
-	[ "$$(nvidia-smi -L | wc -l)" -lt 2 ] || PYTHONPATH=build/gpu/site $(PYTHON) bench/etp.py --json build/gpu/etp.json
-	PYTHONPATH=build/gpu/site $(PYTHON) bench/host_tables.py --json build/gpu/host.json --plot build/gpu/host.png
+	$(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
+	$(PYTHON) bench/convert.py --device cuda --json build/gpu/convert.json
+	$(PYTHON) bench/host_memory.py --json build/gpu/host_memory.json
+	[ "$$(nvidia-smi -L | wc -l)" -lt 2 ] || $(PYTHON) bench/etp.py --json build/gpu/etp.json
+	$(PYTHON) bench/host_tables.py --json build/gpu/host.json --plot build/gpu/host.png
 
 clean:
 	rm -rf $(VENV) build python/*.egg-info python/ngram_ple/*.so python/ngram_ple/_build_info.json

@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=40, help="bytes of the region (default 40)")
     parser.add_argument("--shared-gib", type=float, help="bytes of the shared region (default as --gib)")
     parser.add_argument("--torch-gib", type=float, default=16, help="bytes of torch's (default 16)")
-    parser.add_argument("--load-gib", type=float, default=2, help="bytes of a loaded table (default 2)")
+    parser.add_argument("--load-gib", type=float, default=8, help="bytes of a loaded table (default 8)")
     parser.add_argument("--no-gpu", action="store_true", help="register with no GPU: does it run?")
     parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

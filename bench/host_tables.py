@@ -170,6 +170,7 @@ def run_format(
     model: Model, format: str, tokens: list[int], say: Callable[[str], None]
 ) -> tuple[list[dict[str, object]], list[str], float]:
     """Make one table, time everything on it, and return rows, further verdicts and the copy rate."""
+    text = text_batches(8192, DEVICE) if 8192 in tokens else []  # first: it may find no tokenizer
     table = make_random_table(model.row_format(format), model.plan.padded_rows, "pinned", DEVICE)
     assert isinstance(table, PinnedTable)
     reader = table.open_reader()
@@ -189,8 +190,8 @@ def run_format(
             for batch in hashed(model, make_batches(count, min(64, count), DEVICE, seed))
         ]
         rows.append(measure(table, ids, "random", count, rate))
-    if 8192 in tokens:
-        rows.append(measure(table, hashed(model, text_batches(8192, DEVICE)), "text", 8192, rate))
+    if text:
+        rows.append(measure(table, hashed(model, text), "text", 8192, rate))
     say(f"  counters {reader.counters()}")
     lines = prefetch_under_product(model, table, 8192, DEVICE) if format == "fp8" else []
     reader.close()

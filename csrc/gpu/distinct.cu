@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "gpu/atomics.h"
-#include "gpu/distinct.h"
+#include "gpu/batch_begin.cuh"
 #include "gpu/integers.cuh"
 
 namespace ngram_ple::gpu {
@@ -91,17 +90,6 @@ NGP_DEVICE uint32_t sum_counts(const uint32_t* counts, uint32_t num_counts, uint
   return total;
 }
 
-NGP_DEVICE uint32_t batch_after(uint32_t batch) { return batch + 1 == 0 ? 1 : batch + 1; }
-
-NGP_DEVICE void begin_batch(BatchState& state, uint32_t rows) {
-  state.batch = batch_after(state.batch);
-  state.claims = 0;
-  state.rows = rows;
-  state.rows_by_gpu = 0;
-  state.blocks_done = 0;
-  state.waves_done = 0;
-}
-
 // Whether this thread is the one that all others of the grid have come before, their writes to the host
 // included.
 NGP_DEVICE bool is_last_of_all(BatchState& state) {
@@ -148,17 +136,8 @@ publish_kernel(DistinctSpace space, uint32_t num_entries, uint32_t num_counts, i
   }
   for (int64_t i = first; i < num_entries; i += step) space.entries[i] = kNoEntry;
   for (int64_t i = first; i < num_counts; i += step) space.counts[i] = 0;
-  if (listing.staged && is_last_of_all(state)) {
-    store_to_host(&staging.words->rows, rows);
-    store_to_host(&staging.words->piece_chunks, listing.piece_chunks);
-    store_to_host(&staging.words->end, (rows + kChunkRows - 1) / kChunkRows);
-    fence_host();
-    store_to_host(&staging.words->batch, state.batch);
-  }
-  if (first != 0) return;
-  ++state.totals.batches;
-  state.totals.ids += static_cast<uint64_t>(num_ids);
-  state.totals.rows += rows;
+  if (listing.staged && is_last_of_all(state)) tell_workers(state, staging.words, listing.piece_chunks);
+  if (first == 0) count_batch(state, num_ids);
 }
 
 NGP_KERNEL(kThreads) clear_kernel(DistinctSpace space) {

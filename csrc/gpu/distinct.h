@@ -1,4 +1,5 @@
-// The distinct rows among many ids, in the order of their addresses, found on the GPU.
+// The list of the rows that a batch wants, made on the GPU: the distinct ones in the order of their
+// addresses, or all of them as they come.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ inline constexpr int64_t kMostDistinctRows = 0xFFFFFFFF;
 struct BatchState {
   uint64_t claims;       // chunks taken from the front (low half) and from the back of the list
   uint32_t batch;        // its number, never 0
-  uint32_t rows;         // distinct rows
+  uint32_t rows;         // that are listed
   uint32_t rows_by_gpu;  // of those, rows not read through the workers
   uint32_t blocks_done;  // of the publishing kernel
   uint32_t waves_done;   // of the fetching kernel
@@ -30,7 +31,7 @@ struct DistinctSpace {
   uint64_t* entries = nullptr;  // [entry_count]: row in the upper half, index of an id in the lower
   int32_t* source = nullptr;    // [capacity]: for each id the place of its row in `rows`, -1 without one
   uint32_t* rank = nullptr;     // [capacity]: place inside a bucket, then in the list
-  uint32_t* list = nullptr;     // [capacity]: distinct rows, counted from the table's first
+  uint32_t* list = nullptr;     // [capacity]: rows, counted from the table's first
   uint32_t* place = nullptr;    // [capacity]: where each goes in `rows`
   uint8_t* rows = nullptr;      // [capacity, stride]
   int64_t capacity = 0;
@@ -56,5 +57,10 @@ void clear_distinct(const DistinctSpace& space, Stream stream);
 // is ordered by address but for the order inside each of the buckets that the table is cut into.
 void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
                    const DistinctSpace& space, const Staging& staging, const Listing& listing, Stream stream);
+
+// The same for a staged batch, in one small kernel: every id that the table owns is listed, repeats too, in
+// any order.
+void list_all(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
+              const DistinctSpace& space, const Staging& staging, Stream stream);
 
 }  // namespace ngram_ple::gpu

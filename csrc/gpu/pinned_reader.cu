@@ -9,11 +9,10 @@ namespace ngram_ple::gpu {
 namespace {
 
 // Few blocks fill the bus, or the unit that translates addresses; more would only take multiprocessors from
-// other work. In a small batch few waves wait for workers, so that those which read the table have a part.
+// other work.
 FetchOptions fetch_options(int64_t num_ids, bool staged, int sms, uint32_t patience) {
-  constexpr int64_t kSmall = 6144, kLarge = 32768;
+  constexpr int64_t kLarge = 32768;
   FetchOptions options{4, 2, patience};
-  if (staged && num_ids <= kSmall) options = {4, 8, patience};
   if (staged && num_ids > kLarge) options = {6, 1, patience};
   if (sms > 0 && sms < options.blocks) options.blocks = sms;
   // Workers that are awake bring 1000 rows in some 4 us; others may be long in coming.
@@ -145,7 +144,11 @@ void PinnedReader::look_up_part(Workspace& workspace, const IntArray& ids, int64
                                 const TableView& table, OutType out_type, uint8_t* out, bool staged, int sms,
                                 Stream stream) {
   const DistinctSpace& space = workspace.space;
-  find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, {staged}, stream);
+  if (staged && num_ids <= kListedWhole) {
+    list_all(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, stream);
+  } else {
+    find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, {staged}, stream);
+  }
   // Workers that are awake see the list by themselves, others have to be called; the GPU waits for neither.
   if (staged) {
     workspace.branch.fork(stream);

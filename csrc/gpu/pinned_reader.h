@@ -18,11 +18,15 @@ namespace ngram_ple::gpu {
 enum class Way : uint8_t {
   zero_copy,  // the lookup kernel reads each row where the table has it
   ordered,    // the same for distinct rows, in the order of their addresses
-  staged,     // workers of the host gather distinct rows into a staging area, and the GPU helps
+  staged,     // workers of the host gather rows into a staging area, and the GPU helps
 };
 
+// Staged batches of up to so many ids are listed as they are: finding distinct rows would take longer than
+// reading some of them twice.
+inline constexpr int64_t kListedWhole = 6144;
+
 struct ReaderCounters {
-  BatchTotals batches{};                            // of the ways that find distinct rows first
+  BatchTotals batches{};                            // of the ways that list rows first
   uint64_t zero_copy_calls = 0, zero_copy_ids = 0;  // as they were launched or captured
   StagerCounters stager;
 };

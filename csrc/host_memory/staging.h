@@ -14,7 +14,7 @@ inline constexpr uint32_t kChunkRows = 32;
 // Of all batches so far. The GPU counts, so replays of a graph count too.
 struct BatchTotals {
   uint64_t batches, ids;  // calls, and the ids they asked for
-  uint64_t rows;          // distinct rows among them that the table owns
+  uint64_t rows;          // rows listed for them, see gpu/distinct.h
   uint64_t rows_by_gpu;   // of those, rows that the GPU read from the table itself
 };
 
@@ -28,7 +28,7 @@ inline constexpr int64_t kFlagStride = 32;
 
 struct StagingWords {
   alignas(64) uint32_t batch;         // GPU: the number of the batch that is listed, written last, never 0
-  alignas(64) uint32_t rows;          // GPU: distinct rows that it needs
+  alignas(64) uint32_t rows;          // GPU: how many are listed
   alignas(64) uint32_t end;           // GPU: chunks from here on it reads without the workers
   alignas(64) uint32_t piece_chunks;  // GPU: of a batch in pieces; 0 when chunks have flags
   alignas(64) uint32_t failed;        // host: the last batch in which a worker failed

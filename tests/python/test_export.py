@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from modules import CONFIG, batch
+from modules import CONFIG, batch, loaded
 from ngram_ple import NGramConfig, NGramEmbedding, ops
 from reference import assert_same
 
@@ -63,10 +63,10 @@ torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(progr
 """
 
 
-@pytest.fixture
-def packages_load(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def packages_load(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Some builds of torch end with SIGSEGV when they load any package, which no test survives."""
-    command = [sys.executable, "-c", PLAIN_PACKAGE, str(tmp_path / "plain.pt2")]
+    command = [sys.executable, "-c", PLAIN_PACKAGE, str(tmp_path_factory.mktemp("plain") / "plain.pt2")]
     if subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGSEGV:
         pytest.skip("this torch cannot load a package of plain arithmetic")
 
@@ -133,13 +133,19 @@ def test_compiling_copies_no_table() -> None:
 def test_graphs_copy_no_table(placement: str) -> None:
     """CUDA graphs copy what they take for inputs that change."""
     module, device = big_module(placement), torch.device("cuda", 0)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda *given: module(*given) * 2, fullgraph=True, mode="reduce-overhead")
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_reserved()
-    for _ in range(4):
-        torch.compiler.cudagraph_mark_step_begin()
-        assert torch.equal(compiled(*batch(device)), module(*batch(device)) * 2)
-    assert torch.cuda.max_memory_reserved() - before < TABLE_BYTES / 4
+
+    def grown_by(module: NGramEmbedding) -> int:
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda *given: module(*given) * 2, fullgraph=True, mode="reduce-overhead")
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_reserved()
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            assert_same(compiled(*batch(device)), module(*batch(device)) * 2)
+        return torch.cuda.max_memory_reserved() - before
+
+    # The compiler's own memory: what it clears the cache with (60 MiB on an H200) while it times kernels.
+    own = grown_by(loaded(device))
+    assert grown_by(module) - own < TABLE_BYTES / 4

@@ -90,9 +90,11 @@ def test_fake_results_are_where_the_ids_are() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("out_dtype", ["bf16", "fp32", "bytes"])
 def test_every_way_gives_the_same_bits(format: str, out_dtype: str) -> None:
-    table = pinned_table(format, row_start=100, max_ids=1000)
+    table = pinned_table(format, row_start=100, max_ids=7000)
     reader = reader_of(table)
-    ids = torch.randint(90, ROWS + 120, (1700, 2), device=CUDA)
+    ids = torch.randint(
+        90, ROWS + 120, (4000, 2), device=CUDA
+    )  # a part whose repeats are found, one as it is
     ids[::3] = ids[:1]  # repeats
     wanted = reader.lookup(ids, table.global_scale, out_dtype, way="zero-copy")
     for way in WAYS:
@@ -104,9 +106,9 @@ def test_every_way_gives_the_same_bits(format: str, out_dtype: str) -> None:
                 assert_same(got, wanted)
     counters = reader.counters()
     assert list(counters) == list(COUNTERS)
-    assert counters["batches"] == 8 * 4
+    assert counters["batches"] == 8 * 2
     assert counters["batch_ids"] == 8 * ids.numel()
-    assert counters["distinct_rows"] <= 8 * min(ids.numel(), 4 * ROWS)
+    assert counters["listed_rows"] <= 8 * min(ids.numel(), 4 * ROWS)
     assert counters["zero_copy_calls"] == 5
     assert counters["failed_batches"] == 0
 

@@ -101,7 +101,7 @@ class PinnedTable(CpuTable):
             "ordered": told["batches"] - told["worker_batches"],
             "staged": told["worker_batches"],
         }
-        rows = told["zero_copy_ids"] + self._embedded_ids + told["distinct_rows"]
+        rows = told["zero_copy_ids"] + self._embedded_ids + told["listed_rows"]
         return TableCounters(
             ways,
             rows * (self.format.row_bytes + self.format.scale_bytes),

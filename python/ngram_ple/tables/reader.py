@@ -27,7 +27,7 @@ STRATEGIES = ("auto", *WAYS)
 COUNTERS = (
     "batches",
     "batch_ids",
-    "distinct_rows",
+    "listed_rows",
     "rows_read_by_gpu",
     "zero_copy_calls",
     "zero_copy_ids",
@@ -36,7 +36,7 @@ COUNTERS = (
     "failed_batches",
 )
 """What `PinnedReader.counters` tells. The GPU itself counts the first four, of ordered and staged lookups,
-replays of a graph included; rows that workers gathered are ``distinct_rows - rows_read_by_gpu``. Zero-copy
+replays of a graph included; rows that workers gathered are ``listed_rows - rows_read_by_gpu``. Zero-copy
 lookups count when they are launched or captured."""
 
 _MOST_IDS = 131072  # of a batch in one go: 8192 tokens of 16 heads

@@ -14,6 +14,7 @@ namespace {
 
 constexpr Format kFormats[] = {Format::bf16, Format::fp16,        Format::fp32,
                                Format::fp8,  Format::fp8_rowwise, Format::nvfp4};
+constexpr int64_t kMany = gpu::kListedWhole + 100;
 constexpr gpu::Way kWays[] = {gpu::Way::zero_copy, gpu::Way::ordered, gpu::Way::staged};
 
 TableCase pinned_case(Format format, int64_t head_dim, int64_t rows, int64_t row_start = 0) {
@@ -115,14 +116,17 @@ TEST(PinnedReader, EveryFormatOutputAndWay) {
   for (Format format : kFormats) {
     for (int64_t head_dim : {100, 160}) {
       if (format == Format::nvfp4 && head_dim % kBlockElements != 0) continue;
-      Fixture fixture(pinned_case(format, head_dim, 500, 30), 600);
+      Fixture fixture(pinned_case(format, head_dim, 500, 30), kMany);
       for (OutType out_type : {OutType::bf16, OutType::bytes}) {
-        const HostInts ids = fixture.some_ids(200, 20, 540);  // with repeats, and some that nobody owns
-        const auto wanted = fixture.expected(ids, out_type);
-        for (gpu::Way way : kWays) {
-          EXPECT_EQ(first_difference(fixture.look_up(ids, out_type, way), wanted, out_type), -1)
-              << kFormatNames[static_cast<int>(format)] << " " << head_dim << " way "
-              << static_cast<int>(way);
+        for (int64_t count : {int64_t{200}, kMany}) {
+          if (count == kMany && (head_dim != 160 || out_type != OutType::bf16)) continue;  // they take long
+          const HostInts ids = fixture.some_ids(count, 20, 540);  // with repeats, and some that nobody owns
+          const auto wanted = fixture.expected(ids, out_type);
+          for (gpu::Way way : kWays) {
+            EXPECT_EQ(first_difference(fixture.look_up(ids, out_type, way), wanted, out_type), -1)
+                << kFormatNames[static_cast<int>(format)] << " " << head_dim << " way "
+                << static_cast<int>(way) << " count " << count;
+          }
         }
       }
     }
@@ -174,9 +178,28 @@ TEST(PinnedReader, CountsFromNoneToManyParts) {
   }
 }
 
+TEST(PinnedReader, SmallBatchesAreListedWhole) {
+  Fixture fixture(pinned_case(Format::fp8, 32, 100), kMany);
+  uint64_t rows = 0;
+  for (int64_t count : {int64_t{1}, int64_t{1024}, gpu::kListedWhole}) {
+    HostInts ids = fixture.some_ids(count, 17, 17);
+    if (count > 1) ids.values[5] = 100;
+    EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, gpu::Way::staged),
+                               fixture.expected(ids, OutType::bf16), OutType::bf16),
+              -1);
+    rows += static_cast<uint64_t>(count > 1 ? count - 1 : count);
+  }
+  const HostInts none = fixture.some_ids(50, 100, 200);
+  EXPECT_EQ(first_difference(fixture.look_up(none, OutType::bf16, gpu::Way::staged),
+                             fixture.expected(none, OutType::bf16), OutType::bf16),
+            -1);
+  fixture.wait();
+  EXPECT_EQ(fixture.reader->counters().batches.rows, rows);
+}
+
 TEST(PinnedReader, RepeatedRowsCountOnce) {
-  Fixture fixture(pinned_case(Format::nvfp4, 32, 100), 4096);
-  HostInts ids = fixture.some_ids(4096, 17, 17);
+  Fixture fixture(pinned_case(Format::nvfp4, 32, 100), kMany);
+  HostInts ids = fixture.some_ids(kMany, 17, 17);
   ids.values[5] = -1;
   for (gpu::Way way : {gpu::Way::ordered, gpu::Way::staged}) {
     EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, way), fixture.expected(ids, OutType::bf16),
@@ -186,7 +209,7 @@ TEST(PinnedReader, RepeatedRowsCountOnce) {
   fixture.wait();
   const gpu::ReaderCounters counters = fixture.reader->counters();
   EXPECT_EQ(counters.batches.batches, 2u);
-  EXPECT_EQ(counters.batches.ids, 8192u);
+  EXPECT_EQ(counters.batches.ids, uint64_t{2 * kMany});
   EXPECT_EQ(counters.batches.rows, 2u);
   EXPECT_LE(counters.batches.rows_by_gpu, 2u);
   EXPECT_EQ(counters.stager.failed_batches, 0);
@@ -215,8 +238,8 @@ void fail(const GatherPart&) { throw std::runtime_error("injected"); }
 
 TEST(PinnedReader, AFailedWorkerGivesNaNAndIsToldByTheNextCall) {
   for (Format format : kFormats) {
-    Fixture fixture(pinned_case(format, 160, 500), 1024, 2, &fail);
-    const HostInts ids = fixture.some_ids(1000, 0, 499);
+    Fixture fixture(pinned_case(format, 160, 500), kMany, 2, &fail);
+    const HostInts ids = fixture.some_ids(format == Format::fp8 ? kMany : 1000, 0, 499);
     const auto got = fixture.look_up(ids, OutType::fp32, gpu::Way::staged);
     for (size_t at = 0; at < got.size(); at += 4) {
       float value;
@@ -254,9 +277,9 @@ void sleep_long(const GatherPart& part) {
 }
 
 TEST(PinnedReader, WorkersThatComeTooLateAreNotWaitedFor) {
-  Fixture fixture(pinned_case(Format::fp8, 32, 500), 2048, 1, &sleep_long, 50'000);
-  const HostInts ids = fixture.some_ids(2048, 0, 499);
-  for (int i = 0; i < 2; ++i) {
+  Fixture fixture(pinned_case(Format::fp8, 32, 500), kMany, 1, &sleep_long, 50'000);
+  for (int64_t count : {int64_t{2048}, kMany}) {
+    const HostInts ids = fixture.some_ids(count, 0, 499);
     EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, gpu::Way::staged),
                                fixture.expected(ids, OutType::bf16), OutType::bf16),
               -1);
