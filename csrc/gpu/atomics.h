@@ -3,8 +3,8 @@
 //
 //   fetch_add(word, value)  compare_and_swap(word, expected, value)
 //       In device memory, among all threads of the device; what the word held before.
-//   load_shared_word(word)
-//       As other threads left it a moment ago.
+//   load_shared_word(word)  store_shared_word(word, value)
+//       As other threads left it a moment ago, and for them.
 //   fence_device()
 //       Writes before it are seen by every thread of the device that sees a write after it.
 //   fence_host()

@@ -17,6 +17,10 @@ template <class T>
 NGP_DEVICE T load_shared_word(const T* word) {
   return *static_cast<const volatile T*>(word);
 }
+template <class T>
+NGP_DEVICE void store_shared_word(T* word, T value) {
+  *static_cast<volatile T*>(word) = value;
+}
 NGP_DEVICE void fence_device() { __threadfence(); }
 NGP_DEVICE void fence_host() { __threadfence_system(); }
 NGP_DEVICE void sync_block() { __syncthreads(); }

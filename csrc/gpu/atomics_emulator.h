@@ -20,6 +20,10 @@ template <class T>
 NGP_DEVICE T load_shared_word(const T* word) {
   return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
+template <class T>
+NGP_DEVICE void store_shared_word(T* word, T value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
 NGP_DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 NGP_DEVICE void fence_host() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 NGP_DEVICE void sync_block() { simt::sync_block(); }

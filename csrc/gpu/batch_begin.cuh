@@ -6,13 +6,15 @@
 
 namespace ngram_ple::gpu {
 
-NGP_DEVICE void begin_batch(BatchState& state, uint32_t rows) {
+// `awake`: how many workers are, as the host says.
+NGP_DEVICE void begin_batch(BatchState& state, uint32_t rows, uint32_t awake) {
   state.batch = state.batch + 1 == 0 ? 1 : state.batch + 1;
   state.claims = 0;
   state.rows = rows;
   state.rows_by_gpu = 0;
   state.blocks_done = 0;
   state.waves_done = 0;
+  state.workers = awake == 0 ? kAbsent : kUnseen;
 }
 
 // After every part of the list has been written and fenced. The batch's number comes last.

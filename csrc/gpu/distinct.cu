@@ -102,10 +102,13 @@ NGP_DEVICE bool is_last_of_all(BatchState& state) {
 }
 
 NGP_KERNEL(kThreads)
-list_kernel(IntArray ids, int64_t num_ids, int64_t row_start, DistinctSpace space, Buckets buckets) {
+list_kernel(IntArray ids, int64_t num_ids, int64_t row_start, DistinctSpace space, Buckets buckets,
+            const uint32_t* awake) {
+  // asked for first: the answer is microseconds away
+  const uint32_t workers = global_thread() == 0 && awake != nullptr ? load_shared_word(awake) : 1;
   uint32_t* const begins = reinterpret_cast<uint32_t*>(shared_memory());
   const uint32_t total = sum_counts(space.counts, buckets.count, begins);
-  if (global_thread() == 0) begin_batch(*space.state, total);
+  if (global_thread() == 0) begin_batch(*space.state, total, workers);
   for (int64_t i = global_thread(); i < num_ids; i += all_threads()) {
     if (space.source[i] != static_cast<int32_t>(i)) continue;
     const uint32_t row = static_cast<uint32_t>(load_pending(ids, i).value() - row_start);
@@ -195,7 +198,7 @@ void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int6
   launch(op, enter_kernel, grid_for(num_ids), stream, ids, num_ids, row_start, row_end, space, entries - 1,
          buckets);
   launch(op, list_kernel, grid_for(num_ids, 4 * (buckets.count + 2 * kThreads)), stream, ids, num_ids,
-         row_start, space, buckets);
+         row_start, space, buckets, listing.awake);
   launch(op, publish_kernel, grid_for(entries), stream, space, entries, buckets.count, num_ids, staging,
          listing);
 }

@@ -13,6 +13,10 @@ namespace ngram_ple::gpu {
 // Rows of a table are told apart by 32 bits, the last value standing for none.
 inline constexpr int64_t kMostDistinctRows = 0xFFFFFFFF;
 
+// What is known of the workers while the GPU waits for them: none has brought anything yet, the same but none
+// is expected soon, or they have.
+inline constexpr uint32_t kUnseen = 0, kAbsent = 1, kPresent = 2;
+
 // What several kernels share while one batch is under way.
 struct BatchState {
   uint64_t claims;       // chunks taken from the front (low half) and from the back of the list
@@ -21,6 +25,7 @@ struct BatchState {
   uint32_t rows_by_gpu;  // of those, rows not read through the workers
   uint32_t blocks_done;  // of the publishing kernel
   uint32_t waves_done;   // of the fetching kernel
+  uint32_t workers;
   BatchTotals totals;
 };
 
@@ -46,6 +51,7 @@ struct Listing {
   bool staged = false;        // the workers: it goes to the staging area
   uint32_t piece_chunks = 0;  // not 0: they bring it in pieces of so many chunks, for copies
   int32_t* places = nullptr;  // then [num_ids]: for each id the place of its row in the list, -1 without one
+  const uint32_t* awake = nullptr;  // how many of them are, null when they are waited for in any case
 };
 
 // Lays the space out from `memory`; null just counts. It must hold what clear_distinct() or a batch left.
@@ -61,6 +67,6 @@ void find_distinct(const IntArray& ids, int64_t num_ids, int64_t row_start, int6
 // The same for a staged batch, in one small kernel: every id that the table owns is listed, repeats too, in
 // any order.
 void list_all(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
-              const DistinctSpace& space, const Staging& staging, Stream stream);
+              const DistinctSpace& space, const Staging& staging, const uint32_t* awake, Stream stream);
 
 }  // namespace ngram_ple::gpu

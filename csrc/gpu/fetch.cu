@@ -46,17 +46,24 @@ NGP_DEVICE uint32_t claim_last(BatchState& state, uint32_t chunks, StagingWords*
   return chunks - 1 - last;
 }
 
-// Whether the workers bring the chunk in time. `early` is what the flag said before.
-NGP_DEVICE bool wait_for(const uint32_t* ready, uint32_t batch, uint32_t early, uint32_t patience) {
-  if (early == batch) {
+// Whether the workers bring the chunk in time. `early` is what the flag said before. A wave that has waited
+// in vain, before any worker was seen, spares the others the same: they look once at each flag until one is
+// set.
+NGP_DEVICE bool wait_for(BatchState& state, const uint32_t* ready, uint32_t early, uint32_t patience) {
+  if (early == state.batch) {
     fence_host();
-    return true;
+  } else {
+    const uint64_t start = nanoseconds();
+    while (load_acquire_host(ready) != state.batch) {
+      if (load_shared_word(&state.workers) == kAbsent) return false;
+      if (nanoseconds() - start > patience) {
+        if (load_shared_word(&state.workers) == kUnseen) store_shared_word(&state.workers, kAbsent);
+        return false;
+      }
+      pause_briefly();
+    }
   }
-  const uint64_t start = nanoseconds();
-  while (load_acquire_host(ready) != batch) {
-    if (nanoseconds() - start > patience) return false;
-    pause_briefly();
-  }
+  if (load_shared_word(&state.workers) != kPresent) store_shared_word(&state.workers, kPresent);
   return true;
 }
 
@@ -135,7 +142,7 @@ fetch_kernel(FetchPlan plan, DistinctSpace space, Staging staging, bool staged) 
   for (;;) {
     uint32_t late = 0, next = kNoChunk;
     if (leads && chunk != kNoChunk) {
-      if (!direct) late = wait_for(ready_flag(staging, chunk), batch, early, plan.patience) ? 0 : 1;
+      if (!direct) late = wait_for(state, ready_flag(staging, chunk), early, plan.patience) ? 0 : 1;
       next = claim();
       // the answer, microseconds away, arrives while this chunk is copied
       if (!direct && next != kNoChunk) early = load_shared_word(ready_flag(staging, next));

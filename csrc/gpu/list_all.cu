@@ -11,7 +11,9 @@ constexpr int kThreads = 1024;
 // By one block, which needs no other to know when all is written.
 NGP_KERNEL(kThreads)
 list_all_kernel(IntArray ids, int64_t num_ids, int64_t row_start, int64_t row_end, DistinctSpace space,
-                Staging staging) {
+                Staging staging, const uint32_t* awake) {
+  // asked for first: the answer is microseconds away
+  const uint32_t workers = thread_index() == 0 && awake != nullptr ? load_shared_word(awake) : 1;
   uint32_t* const listed = reinterpret_cast<uint32_t*>(shared_memory());
   if (thread_index() == 0) *listed = 0;
   sync_block();
@@ -34,7 +36,7 @@ list_all_kernel(IntArray ids, int64_t num_ids, int64_t row_start, int64_t row_en
   fence_host();
   sync_block();
   if (thread_index() != 0) return;
-  begin_batch(*space.state, *listed);
+  begin_batch(*space.state, *listed, workers);
   tell_workers(*space.state, staging.words, 0);
   count_batch(*space.state, num_ids);
 }
@@ -42,9 +44,9 @@ list_all_kernel(IntArray ids, int64_t num_ids, int64_t row_start, int64_t row_en
 }  // namespace
 
 void list_all(const IntArray& ids, int64_t num_ids, int64_t row_start, int64_t row_end,
-              const DistinctSpace& space, const Staging& staging, Stream stream) {
+              const DistinctSpace& space, const Staging& staging, const uint32_t* awake, Stream stream) {
   launch("pinned_lookup", list_all_kernel, {1, kThreads, sizeof(uint32_t)}, stream, ids, num_ids, row_start,
-         row_end, space, staging);
+         row_end, space, staging, awake);
 }
 
 }  // namespace ngram_ple::gpu

@@ -93,6 +93,7 @@ PinnedReader::PinnedReader(const TableView& table, const ReaderOptions& options,
 PinnedReader::~PinnedReader() = default;
 
 void PinnedReader::call_workers(void* stager) { static_cast<RowStager*>(stager)->begin(); }
+void PinnedReader::call_for_few(void* stager) { static_cast<RowStager*>(stager)->begin_small(); }
 
 void PinnedReader::lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type,
                           uint8_t* out, Way way, int sms, Stream stream, uint64_t capture) {
@@ -144,15 +145,18 @@ void PinnedReader::look_up_part(Workspace& workspace, const IntArray& ids, int64
                                 const TableView& table, OutType out_type, uint8_t* out, bool staged, int sms,
                                 Stream stream) {
   const DistinctSpace& space = workspace.space;
-  if (staged && num_ids <= kListedWhole) {
-    list_all(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, stream);
+  const bool few = num_ids <= kListedWhole;
+  const uint32_t* const awake = staged && options_.patience == 0 ? &workspace.staging.words->awake : nullptr;
+  if (staged && few) {
+    list_all(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, awake, stream);
   } else {
-    find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging, {staged}, stream);
+    find_distinct(ids, num_ids, table_.row_start, table_.row_end, space, workspace.staging,
+                  {staged, 0, nullptr, awake}, stream);
   }
   // Workers that are awake see the list by themselves, others have to be called; the GPU waits for neither.
   if (staged) {
     workspace.branch.fork(stream);
-    workspace.branch.call(&call_workers, stager_.get());
+    workspace.branch.call(few && awake != nullptr ? &call_for_few : &call_workers, stager_.get());
   }
   fetch_rows(table_, space, workspace.staging, staged, fetch_options(num_ids, staged, sms, options_.patience),
              stream);

@@ -12,6 +12,7 @@ namespace {
 // So many shares a worker: small enough that the last ones end together.
 constexpr uint32_t kUnitsPerWorker = 8;
 constexpr uint32_t kMostUnitChunks = 16;
+constexpr int64_t kJustBefore = 300'000;  // ns: some batches of sleeping workers, one after another
 
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -45,15 +46,23 @@ bool RowStager::is_called() noexcept {
   return false;
 }
 
-void RowStager::begin() noexcept {
+void RowStager::note_awake(int workers) noexcept {
+  for (const Staging& area : areas_) store(area.words->awake, static_cast<uint32_t>(workers));
+}
+
+void RowStager::begin() noexcept { begin_batches(true); }
+void RowStager::begin_small() noexcept { begin_batches(false); }
+
+void RowStager::begin_batches(bool wake) noexcept {
   const std::lock_guard<std::mutex> lock(starting_);
+  const bool often = now() - started_at_ < kJustBefore;
   for (size_t i = 0; i < areas_.size(); ++i) {
     const uint32_t batch = load(areas_[i].words->batch);
-    if (batch != begun_[i].load(std::memory_order_relaxed)) start(i, batch);
+    if (batch != begun_[i].load(std::memory_order_relaxed)) start(i, batch, wake || often);
   }
 }
 
-void RowStager::start(size_t area, uint32_t batch) noexcept {
+void RowStager::start(size_t area, uint32_t batch, bool wake) noexcept {
   const bool of_another = under_way_ && staging_.words != areas_[area].words;
   if (of_another) run();  // its GPU may still wait, and perhaps no worker has come to it yet
   pool_.close();
@@ -69,7 +78,7 @@ void RowStager::start(size_t area, uint32_t batch) noexcept {
   under_way_ = true;
   next_chunk_.store(0, std::memory_order_relaxed);
   begun_[area].store(batch, std::memory_order_relaxed);
-  pool_.open();
+  pool_.open(wake);
 }
 
 void RowStager::wait_for_piece(const StagingWords& words, uint32_t piece) noexcept {

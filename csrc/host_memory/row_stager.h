@@ -36,6 +36,9 @@ class RowStager final : private Work {
   // Begins the batches that the GPU has listed, unless workers that were still awake have seen them already,
   // and returns while they are gathered. May be called from any thread; allocates nothing.
   void begin() noexcept override;
+  // The same for a batch that the GPU reads in less time than it takes to wake workers: those that sleep are
+  // left alone unless another batch has begun just before, when they would be of use to the next.
+  void begin_small() noexcept;
 
   // Waits until a piece of the batch listed in `words`, which was begun, is gathered.
   static void wait_for_piece(const StagingWords& words, uint32_t piece) noexcept;
@@ -51,7 +54,9 @@ class RowStager final : private Work {
  private:
   void run() noexcept override;
   bool is_called() noexcept override;
-  void start(size_t area, uint32_t batch) noexcept;
+  void note_awake(int workers) noexcept override;
+  void begin_batches(bool wake) noexcept;
+  void start(size_t area, uint32_t batch, bool wake) noexcept;
   bool gather_chunk(const GatherPart& unit, uint32_t chunk) noexcept;
   void count_pieces() noexcept;
   void finish_chunks(uint32_t first, uint32_t stop) noexcept;

@@ -32,6 +32,7 @@ struct StagingWords {
   alignas(64) uint32_t end;           // GPU: chunks from here on it reads without the workers
   alignas(64) uint32_t piece_chunks;  // GPU: of a batch in pieces; 0 when chunks have flags
   alignas(64) uint32_t failed;        // host: the last batch in which a worker failed
+  alignas(64) uint32_t awake;         // host: workers that would see a batch at once
   alignas(64) uint32_t pieces[kMostPieces];  // host: 1 when a piece is in the slots; GPU: 0 before
   alignas(64) BatchTotals totals;            // GPU
 };

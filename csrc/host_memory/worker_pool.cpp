@@ -35,8 +35,13 @@ class SignalsBlocked {
 }  // namespace
 
 WorkerPool::WorkerPool(int threads, Work& work, std::chrono::microseconds looking)
-    : work_(work), looking_(looking), workers_(std::make_unique<Workers>()), owner_(getpid()) {
+    : work_(work),
+      count_(threads),
+      looking_(looking),
+      workers_(std::make_unique<Workers>()),
+      owner_(getpid()) {
   const SignalsBlocked blocked;
+  work.note_awake(threads);
   workers_->threads.reserve(static_cast<size_t>(threads));
   try {
     for (int i = 0; i < threads; ++i) workers_->threads.emplace_back([this] { serve(); });
@@ -69,10 +74,10 @@ void WorkerPool::close() noexcept {
   while ((gate_.load(std::memory_order_acquire) & kInside) != 0) pause_briefly();
 }
 
-void WorkerPool::open() noexcept {
+void WorkerPool::open(bool wake) noexcept {
   const uint64_t next = generation_of(gate_.load(std::memory_order_relaxed)) + 1;
   gate_.store((next << 32) | kOpen, std::memory_order_release);
-  bool wake = false;
+  if (!wake) return;
   {
     const std::lock_guard<std::mutex> lock(
         workers_->mutex);  // who is about to sleep has seen the gate, or sleeps
@@ -107,9 +112,9 @@ void WorkerPool::wait_for_other_than(uint64_t generation) noexcept {
     }
   } while (std::chrono::steady_clock::now() < end);
   std::unique_lock<std::mutex> lock(workers_->mutex);
-  ++workers_->sleepers;
+  work_.note_awake(count_ - ++workers_->sleepers);
   workers_->opened.wait(lock, [&] { return changed_from(generation); });
-  --workers_->sleepers;
+  work_.note_awake(count_ - --workers_->sleepers);
 }
 
 void WorkerPool::serve() noexcept {

@@ -25,6 +25,8 @@ class Work {
   // one that hears of it first calls begin().
   virtual bool is_called() noexcept = 0;
   virtual void begin() noexcept = 0;
+  // How many workers would hear of something to open; at first, and whenever that changes.
+  virtual void note_awake(int workers) noexcept = 0;
 };
 
 class WorkerPool {
@@ -42,8 +44,8 @@ class WorkerPool {
 
   // Waits until no worker is inside run(); none enters before open().
   void close() noexcept;
-  // Lets the workers in.
-  void open() noexcept;
+  // Lets the workers in, those that sleep only if `wake`.
+  void open(bool wake) noexcept;
 
  private:
   void serve() noexcept;
@@ -56,6 +58,7 @@ class WorkerPool {
   std::atomic<uint64_t> gate_{0};
   std::atomic<bool> stopping_{false};
   Work& work_;
+  const int count_;
   const std::chrono::microseconds looking_;
   // What a forked child must leave alone: to destroy a condition waits for the threads that sleep on it.
   struct Workers {

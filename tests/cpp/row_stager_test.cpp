@@ -163,6 +163,49 @@ TEST(RowStager, AwakeWorkersSeeABatch) {
   }
 }
 
+void await_sleep(const Staging& staging) {
+  while (seen(staging.words->awake) != 0) std::this_thread::yield();
+}
+
+TEST(RowStager, TellsHowManyAreAwake) {
+  const Table table(32, 100);
+  Area areas[] = {Area(64, 32), Area(64, 32)};
+  RowStager stager(table.memory.data(), 32, {*areas[0], *areas[1]}, 3);
+  await_sleep(*areas[0]);
+  await_sleep(*areas[1]);
+  const auto rows = table.some(64, 1);
+  areas[0].list(rows);
+  stager.begin();
+  expect_rows(table, *areas[0], rows);
+  await_sleep(*areas[0]);
+
+  Area looking(64, 32);
+  RowStager restless(table.memory.data(), 32, {*looking}, 3, &gather_rows, std::chrono::hours(1));
+  EXPECT_EQ(seen((*looking).words->awake), 3u);
+}
+
+// Small batches wake workers only when they come often.
+TEST(RowStager, SmallBatchesLetWorkersSleep) {
+  const Table table(32, 100);
+  Area area(64, 32);
+  RowStager stager(table.memory.data(), 32, {*area}, 3);
+  await_sleep(*area);
+  area.list(table.some(64, 1));
+  stager.begin_small();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(seen(*ready_flag(*area, 0)), 0u);
+  EXPECT_EQ(seen((*area).words->awake), 0u);
+  const auto rows = table.some(64, 2);
+  while (seen((*area).words->awake) == 0) {  // until two come soon enough after each other
+    area.list(rows);
+    stager.begin_small();
+    std::this_thread::yield();
+  }
+  area.list(rows);
+  stager.begin();
+  expect_rows(table, *area, rows);
+}
+
 // One stream's batch must not make the workers leave another's.
 TEST(RowStager, TwoAreasAtOnce) {
   const Table table(160, 1000);

@@ -92,9 +92,8 @@ def test_fake_results_are_where_the_ids_are() -> None:
 def test_every_way_gives_the_same_bits(format: str, out_dtype: str) -> None:
     table = pinned_table(format, row_start=100, max_ids=7000)
     reader = reader_of(table)
-    ids = torch.randint(
-        90, ROWS + 120, (4000, 2), device=CUDA
-    )  # a part whose repeats are found, one as it is
+    # 7000 ids whose repeats are found, and 1000 that are listed as they are
+    ids = torch.randint(90, ROWS + 120, (4000, 2), device=CUDA)
     ids[::3] = ids[:1]  # repeats
     wanted = reader.lookup(ids, table.global_scale, out_dtype, way="zero-copy")
     for way in WAYS:

@@ -271,6 +271,23 @@ TEST(PinnedReader, AFailedWorkerSpoilsWhatIsBrought) {
                std::runtime_error);
 }
 
+// The patience of users: nobody waits for workers that sleep.
+TEST(PinnedReader, SleepingWorkersAreNotWaitedFor) {
+  Fixture fixture(pinned_case(Format::nvfp4, 160, 500), kMany, 2, &gather_rows, 0);
+  for (int64_t count : {int64_t{1000}, kMany}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const HostInts ids = fixture.some_ids(count, 0, 499);
+    EXPECT_EQ(first_difference(fixture.look_up(ids, OutType::bf16, gpu::Way::staged),
+                               fixture.expected(ids, OutType::bf16), OutType::bf16),
+              -1);
+    fixture.wait();
+    const BatchTotals totals = fixture.reader->counters().batches;
+    if (count != kMany) {
+      EXPECT_EQ(totals.rows_by_gpu, totals.rows);  // and nobody wakes them for so few
+    }
+  }
+}
+
 void sleep_long(const GatherPart& part) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   gather_rows(part);
