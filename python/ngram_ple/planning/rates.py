@@ -73,16 +73,16 @@ SHIPPED = Rates(
     source="shipped figures of one H200 (docs/gpu_kernels.md, docs/host_tables.md), not of this machine",
     embed_us={
         "device": {
-            "bf16": {1: 2.15, 8: 2.18, 64: 2.56, 1024: 5.36, 8192: 25.8, 32768: 89.4},
-            "fp8": {1: 3.02, 8: 2.43, 64: 2.99, 1024: 5.13, 8192: 22.4, 32768: 76.7},
-            "nvfp4": {64: 2.72, 1024: 4.71, 8192: 20.3, 32768: 68.9},
+            "bf16": {1: 1.85, 8: 1.98, 64: 2.27, 1024: 5.10, 8192: 25.6, 32768: 88.9},
+            "fp8": {1: 2.03, 8: 2.25, 64: 2.65, 1024: 4.57, 8192: 22.2, 32768: 76.3},
+            "nvfp4": {1: 2.05, 8: 2.17, 64: 2.41, 1024: 4.45, 8192: 19.8, 32768: 68.3},
         }
     },
     host_to_device=55.4e9,
     peer=390e9,
     pinned_row_ns=33.0,
-    staged_start_us=68.0,  # a line through 1024 and 8192 tokens of docs/host_tables.md
-    staged_row_ns=4.9,
+    staged_start_us=50.0,  # a line through 1024 and 8192 tokens of docs/host_tables.md
+    staged_row_ns=4.6,
 )
 
 
