@@ -64,7 +64,7 @@ gpu-test:
 	PYTHON=$(PYTHON) tests/gpu_test
 
 # On what gpu-test built.
-gpu-bench: export PYTHONPATH := build/gpu/site:$(PYTHONPATH)
+gpu-bench: export PYTHONPATH := build/gpu/site$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu-bench:
 	$(PYTHON) bench/device_tables.py --json build/gpu/device.json --plot build/gpu/device.png
 	$(PYTHON) bench/convert.py --device cuda --json build/gpu/convert.json

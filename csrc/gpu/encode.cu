@@ -193,7 +193,8 @@ bool is_wide(const EncodeView& view, int64_t total) {
   const int64_t written = view.to.format == Format::nvfp4 ? 4 : (view.to.format >= Format::fp8 ? 8 : 16);
   return total % kValues == 0 && common_alignment(address(view.values)) == 16 &&
          common_alignment(address(view.rows)) >= written &&
-         (!rowwise || (view.to.head_dim % kValues == 0 && common_alignment(address(view.scales)) >= 4));
+         (!rowwise || (view.to.head_dim % kValues == 0 &&
+                       common_alignment(address(view.scales)) >= (view.scale_is_bf16 ? 2 : 4)));
 }
 
 Grid grid_of(int64_t threads) { return {(threads + kThreads - 1) / kThreads, kThreads}; }

@@ -93,7 +93,10 @@ PinnedReader::PinnedReader(const TableView& table, const ReaderOptions& options,
 PinnedReader::~PinnedReader() = default;
 
 void PinnedReader::call_workers(void* stager) { static_cast<RowStager*>(stager)->begin(); }
-void PinnedReader::call_for_few(void* stager) { static_cast<RowStager*>(stager)->begin_small(); }
+void PinnedReader::call_for_few(void* data) {
+  const PieceCall& call = *static_cast<const PieceCall*>(data);
+  call.stager->begin_small(*call.words);
+}
 
 void PinnedReader::lookup(const IntArray& ids, int64_t num_ids, const TableView& table, OutType out_type,
                           uint8_t* out, Way way, int sms, Stream stream, uint64_t capture) {
@@ -156,7 +159,11 @@ void PinnedReader::look_up_part(Workspace& workspace, const IntArray& ids, int64
   // Workers that are awake see the list by themselves, others have to be called; the GPU waits for neither.
   if (staged) {
     workspace.branch.fork(stream);
-    workspace.branch.call(few && awake != nullptr ? &call_for_few : &call_workers, stager_.get());
+    if (few && awake != nullptr) {
+      workspace.branch.call(&call_for_few, &workspace.calls[0]);
+    } else {
+      workspace.branch.call(&call_workers, stager_.get());
+    }
   }
   fetch_rows(table_, space, workspace.staging, staged, fetch_options(num_ids, staged, sms, options_.patience),
              stream);

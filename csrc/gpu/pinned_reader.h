@@ -79,7 +79,7 @@ class PinnedReader {
   };
   void check_workers();
   static void call_workers(void* stager);
-  static void call_for_few(void* stager);
+  static void call_for_few(void* data);
   void look_up_part(Workspace& workspace, const IntArray& ids, int64_t num_ids, const TableView& table,
                     OutType out_type, uint8_t* out, bool staged, int sms, Stream stream);
 

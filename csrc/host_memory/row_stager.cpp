@@ -50,21 +50,27 @@ void RowStager::note_awake(int workers) noexcept {
   for (const Staging& area : areas_) store(area.words->awake, static_cast<uint32_t>(workers));
 }
 
-void RowStager::begin() noexcept { begin_batches(true); }
-void RowStager::begin_small() noexcept { begin_batches(false); }
+void RowStager::begin() noexcept {
+  const std::lock_guard<std::mutex> lock(starting_);
+  for (size_t i = 0; i < areas_.size(); ++i) begin_batch(i, true);
+}
 
-void RowStager::begin_batches(bool wake) noexcept {
+void RowStager::begin_small(const StagingWords& words) noexcept {
   const std::lock_guard<std::mutex> lock(starting_);
   const bool often = now() - started_at_ < kJustBefore;
   for (size_t i = 0; i < areas_.size(); ++i) {
-    const uint32_t batch = load(areas_[i].words->batch);
-    if (batch != begun_[i].load(std::memory_order_relaxed)) start(i, batch, wake || often);
+    if (areas_[i].words == &words) begin_batch(i, often);
   }
+}
+
+void RowStager::begin_batch(size_t area, bool wake) noexcept {
+  const uint32_t batch = load(areas_[area].words->batch);
+  if (batch != begun_[area].load(std::memory_order_relaxed)) start(area, batch, wake);
 }
 
 void RowStager::start(size_t area, uint32_t batch, bool wake) noexcept {
   const bool of_another = under_way_ && staging_.words != areas_[area].words;
-  if (of_another) run();  // its GPU may still wait, and perhaps no worker has come to it yet
+  if (of_another && is_awaited_) run();  // perhaps no worker has come to it yet
   pool_.close();
   account();
   staging_ = areas_[area];
@@ -76,6 +82,7 @@ void RowStager::start(size_t area, uint32_t batch, bool wake) noexcept {
   started_at_ = now();
   done_at_.store(started_at_, std::memory_order_relaxed);
   under_way_ = true;
+  is_awaited_ = wake;
   next_chunk_.store(0, std::memory_order_relaxed);
   begun_[area].store(batch, std::memory_order_relaxed);
   pool_.open(wake);

@@ -36,9 +36,9 @@ class RowStager final : private Work {
   // Begins the batches that the GPU has listed, unless workers that were still awake have seen them already,
   // and returns while they are gathered. May be called from any thread; allocates nothing.
   void begin() noexcept override;
-  // The same for a batch that the GPU reads in less time than it takes to wake workers: those that sleep are
-  // left alone unless another batch has begun just before, when they would be of use to the next.
-  void begin_small() noexcept;
+  // The same for one area, whose batch the GPU reads in less time than it takes to wake workers: those that
+  // sleep are left alone unless another batch has begun just before, when they would be of use to the next.
+  void begin_small(const StagingWords& words) noexcept;
 
   // Waits until a piece of the batch listed in `words`, which was begun, is gathered.
   static void wait_for_piece(const StagingWords& words, uint32_t piece) noexcept;
@@ -55,7 +55,7 @@ class RowStager final : private Work {
   void run() noexcept override;
   bool is_called() noexcept override;
   void note_awake(int workers) noexcept override;
-  void begin_batches(bool wake) noexcept;
+  void begin_batch(size_t area, bool wake) noexcept;
   void start(size_t area, uint32_t batch, bool wake) noexcept;
   bool gather_chunk(const GatherPart& unit, uint32_t chunk) noexcept;
   void count_pieces() noexcept;
@@ -75,6 +75,7 @@ class RowStager final : private Work {
   Staging staging_;      // the batch under way
   uint32_t batch_ = 0, rows_ = 0, chunks_ = 0, unit_ = 1, piece_chunks_ = 0;
   bool under_way_ = false;
+  bool is_awaited_ = false;  // by the GPU or a copy, however long it takes
   int64_t started_at_ = 0;
   StagerCounters counters_;
 

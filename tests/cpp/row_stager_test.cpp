@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <stdexcept>
@@ -191,19 +192,58 @@ TEST(RowStager, SmallBatchesLetWorkersSleep) {
   RowStager stager(table.memory.data(), 32, {*area}, 3);
   await_sleep(*area);
   area.list(table.some(64, 1));
-  stager.begin_small();
+  stager.begin_small(*(*area).words);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(seen(*ready_flag(*area, 0)), 0u);
   EXPECT_EQ(seen((*area).words->awake), 0u);
   const auto rows = table.some(64, 2);
   while (seen((*area).words->awake) == 0) {  // until two come soon enough after each other
     area.list(rows);
-    stager.begin_small();
+    stager.begin_small(*(*area).words);
     std::this_thread::yield();
   }
   area.list(rows);
   stager.begin();
   expect_rows(table, *area, rows);
+}
+
+// The other area's batch is begun by its own call, which then waits for its pieces.
+TEST(RowStager, ASmallBatchBeginsNoOther) {
+  const Table table(32, 1000);
+  Area small(640, 32), other(640, 32);
+  RowStager stager(table.memory.data(), 32, {*small, *other}, 3);
+  await_sleep(*small);
+  for (uint32_t i = 0; i < 20; ++i) {
+    if (i % 2 == 0) small.list(table.some(64, i));
+    other.list(table.some(640, i), UINT32_MAX, 10);
+    stager.begin_small(*(*small).words);
+    stager.begin();
+    for (uint32_t piece : {0, 1}) RowStager::wait_for_piece(*(*other).words, piece);
+    if (i % 4 == 3) await_sleep(*small);
+  }
+}
+
+std::thread::id caller;
+std::atomic<int> gathered_by_caller{0};
+void count_calls(const GatherPart& part) {
+  if (std::this_thread::get_id() == caller) ++gathered_by_caller;
+  gather_rows(part);
+}
+
+// A batch that woke nobody is read by the GPU, long before the next one comes.
+TEST(RowStager, NobodyGathersASmallBatchThatIsOver) {
+  caller = std::this_thread::get_id();
+  const Table table(32, 1000);
+  Area areas[] = {Area(640, 32), Area(640, 32)};
+  RowStager stager(table.memory.data(), 32, {*areas[0], *areas[1]}, 3, &count_calls);
+  await_sleep(*areas[0]);
+  for (uint32_t i = 0; i < 20; ++i) {
+    const Area& area = areas[i % 2];
+    areas[i % 2].list(table.some(640, i));
+    stager.begin_small(*(*area).words);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_EQ(gathered_by_caller, 0);
 }
 
 // One stream's batch must not make the workers leave another's.

@@ -14,19 +14,25 @@ constexpr Format kPlain[] = {Format::bf16, Format::fp16, Format::fp32};
 constexpr Format kAll[] = {Format::bf16, Format::fp16,        Format::fp32,
                            Format::fp8,  Format::fp8_rowwise, Format::nvfp4};
 
-void check_encode(const EncodeCase& what, Random& random, size_t offset = 0, float scale = 0) {
+// Bytes beyond an aligned address.
+struct Offsets {
+  size_t values = 0, rows = 0, scales = 0;
+};
+
+void check_encode(const EncodeCase& what, Random& random, const Offsets& at = {}, float scale = 0) {
   const std::vector<uint8_t> numbers = make_numbers(what, random);
   const float global_scale = scale == 0 ? table_scale(what, numbers) : scale;
   const Encoded wanted = expected_rows(what, numbers, global_scale);
-  const DeviceBuffer values(numbers, offset), global(std::vector<float>{global_scale});
-  const GuardedOutput rows(wanted.rows.size(), offset), scales(wanted.scales.size(), offset % 3);
+  const DeviceBuffer values(numbers, at.values), global(std::vector<float>{global_scale});
+  const GuardedOutput rows(wanted.rows.size(), at.rows), scales(wanted.scales.size(), at.scales);
   const RowFormat format = make_row_format(what.to, what.head_dim);
   gpu::encode({what.from, format, values.data(), rows.data(), scales.data(),
                format.has_global_scale ? global.as<float>() : nullptr, what.scale_is_bf16},
               what.rows, nullptr);
   const std::string name = std::string(kFormatNames[static_cast<int>(what.from)]) + " to " +
                            kFormatNames[static_cast<int>(what.to)] + ", head_dim " +
-                           std::to_string(what.head_dim) + ", offset " + std::to_string(offset);
+                           std::to_string(what.head_dim) + ", offsets " + std::to_string(at.values) + " " +
+                           std::to_string(at.rows) + " " + std::to_string(at.scales);
   EXPECT_TRUE(rows.guards_intact() && scales.guards_intact()) << name;
   EXPECT_EQ(first_difference(rows.take(), wanted.rows, OutType::bytes), -1) << name;
   EXPECT_EQ(first_difference(scales.take(), wanted.scales, OutType::bytes), -1) << name << ", scales";
@@ -59,10 +65,34 @@ TEST(Encode, RowsOfEveryLength) {
   }
 }
 
+TEST(Encode, RowsOfAnyLengthByByte) {
+  Random random(8);
+  for (int64_t head_dim : {3, 257, 521, 1001, 5129}) {
+    check_encode({Format::bf16, Format::fp8_rowwise, head_dim, 9, true, true}, random);
+  }
+}
+
+// Values, rows and scales, each where the others are aligned.
+TEST(Encode, OneOfThemUnaligned) {
+  Random random(9);
+  for (Format to : kAll) {
+    for (size_t scales_at : {0, 1, 2, 4}) {
+      for (const auto& [values_at, rows_at] :
+           {std::pair<size_t, size_t>{0, 0}, {0, 8}, {0, 4}, {0, 2}, {2, 0}}) {
+        for (bool bf16 : {false, true}) {
+          const EncodeCase what{Format::bf16, to, 160, 7, bf16 && to == Format::fp8_rowwise, true};
+          check_encode(what, random, {values_at, rows_at, scales_at});
+        }
+      }
+    }
+  }
+}
+
 TEST(Encode, UnalignedNumbersAndRows) {
   Random random(2);
   for (Format to : kAll) {
-    for (size_t offset : {1, 2, 4, 8}) check_encode({Format::bf16, to, 32, 10}, random, offset);
+    for (size_t offset : {1, 2, 4, 8})
+      check_encode({Format::bf16, to, 32, 10}, random, {offset, offset, offset % 3});
   }
 }
 
@@ -70,7 +100,7 @@ TEST(Encode, ScalesThatDoNotFit) {
   Random random(3);
   for (Format to : {Format::fp8, Format::nvfp4}) {
     for (float scale : {0x1p-117f, 1e-12f, 1e-5f, 3.0f, 1e30f, 3e38f}) {
-      check_encode({Format::fp32, to, 32, 11, false, true}, random, 0, scale);
+      check_encode({Format::fp32, to, 32, 11, false, true}, random, {}, scale);
     }
   }
 }
