@@ -26,7 +26,8 @@ from ngram_ple.errors import (
 )
 from ngram_ple.formats import RowFormat, row_format
 from ngram_ple.hash_plan import HashPlan
-from ngram_ple.history import NGramHistory, padded_batch
+from ngram_ple.history import NGramHistory
+from ngram_ple.padding import padded_batch
 from ngram_ple.quantization import resolve_format
 from ngram_ple.stats import LookupStats
 

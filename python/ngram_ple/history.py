@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Sequence
 
@@ -70,9 +71,19 @@ class NGramHistory:
             raise ConfigError(f"dtype must be torch.int32 or torch.int64, got {dtype}")
         self.max_requests = max_requests
         self.eos_token_id = eos_token_id
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"device {str(device)!r} needs a GPU that torch can use, got none")
         shape = (max_requests + 1, ngram_size - 1)
         self.tokens = torch.full(shape, eos_token_id, dtype=dtype, device=device)
         self._columns = torch.arange(ngram_size - 1, device=self.tokens.device)
+
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        tokens = self.tokens
+        return (
+            f"NGramHistory(ngram_size={tokens.shape[1] + 1}, max_requests={self.max_requests}, "
+            f"eos_token_id={self.eos_token_id}, device={str(tokens.device)!r}, dtype={tokens.dtype})"
+        )
 
     def assign(self, slots: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
         """Give requests their slots, with the tokens before the first one that will be computed.
@@ -120,9 +131,14 @@ class NGramHistory:
         ----------
         slots : Tensor
             int32 or int64 ``[R]`` on the device, the slot of each request of the batch; negative ones are
-            padding and get EOS.
+            padding and get EOS. So do those that are none, where only the GPU can see them.
         out : Tensor, optional
             Where to write them, of the history's dtype.
+
+        Raises
+        ------
+        ConfigError
+            No integers; on a CPU also a slot that is none.
         """
         return torch.index_select(self.tokens, 0, self._rows(slots), out=out)
 
@@ -135,8 +151,8 @@ class NGramHistory:
     ) -> None:
         """Append what a step computed to the histories of its requests.
 
-        A slot may appear once. The new history of a request is the end of its old one and the accepted part
-        of its chunk; the token sampled last is in no chunk yet and comes with the next one.
+        A slot may appear once, but for padding. The new history of a request is the end of its old one and
+        the accepted part of its chunk; the token sampled last is in no chunk yet and comes with the next one.
 
         Parameters
         ----------
@@ -146,15 +162,17 @@ class NGramHistory:
             int32 or int64 ``[T]``, ``[R + 1]``: the step's batch, as it was hashed.
         num_accepted : Tensor, optional
             int32 or int64 ``[R]``, how many tokens at the beginning of each chunk count: all of a prefill
-            chunk, one and the accepted drafts of a speculative one. By default all before the first negative
-            token, which end a chunk in any case.
+            chunk, one and the accepted drafts of a speculative one; more than it has count as all. By default
+            all before the first negative token, which ends a chunk in any case.
 
         Raises
         ------
         ConfigError
-            Not one boundary more than slots, not one count for each slot, no integers.
+            Not one boundary more than slots, not one count for each slot, no integers; on a CPU also a slot
+            that is none or comes twice, and boundaries that are none of `input_ids`. What only the GPU can
+            see never leads outside the buffers.
         """
-        rows = self._rows(slots)
+        rows = self._rows(slots, differ=True)
         _check_vectors(input_ids=input_ids, query_start_loc=query_start_loc)
         tokens, requests = input_ids.shape[0], slots.shape[0]
         if query_start_loc.shape[0] != requests + 1:
@@ -171,8 +189,11 @@ class NGramHistory:
                 )
         if tokens == 0 or requests == 0:
             return
-        begin = query_start_loc[:-1].long()
-        accepted = query_start_loc[1:] - begin
+        if _is_readable(query_start_loc):
+            _check_bounds(query_start_loc, tokens)
+        bounds = query_start_loc.long().clamp(0, tokens)
+        begin = bounds[:-1]
+        accepted = bounds[1:] - begin
         if num_accepted is not None:
             accepted = torch.minimum(accepted, num_accepted)
         accepted = torch.minimum(accepted, _next_negative(input_ids)[begin] - begin).clamp_min(0)
@@ -194,9 +215,9 @@ class NGramHistory:
         Raises
         ------
         ConfigError
-            Not as many sources as targets, no integers.
+            Not as many sources as targets, no integers; on a CPU also a slot that is none, or a target twice.
         """
-        read, written = self._rows(source), self._rows(target)
+        read, written = self._rows(source), self._rows(target, differ=True)
         if read.shape != written.shape:
             raise ConfigError(
                 f"target must have one slot for each of the {read.shape[0]} sources, got {written.shape[0]}"
@@ -208,9 +229,16 @@ class NGramHistory:
         padding = (rows == self.max_requests).unsqueeze(1)
         self.tokens.index_copy_(0, rows, histories.masked_fill(padding, self.eos_token_id))
 
-    def _rows(self, slots: torch.Tensor) -> torch.Tensor:
+    def _rows(self, slots: torch.Tensor, differ: bool = False) -> torch.Tensor:
         _check_vectors(slots=slots)
-        return torch.where(slots < 0, self.max_requests, slots).long()
+        if _is_readable(slots):
+            used = slots[slots >= 0].tolist()
+            if any(slot >= self.max_requests for slot in used):
+                raise ConfigError(f"slots must be within 0..{self.max_requests - 1}, got {max(used)}")
+            if differ and len(set(used)) < len(used):
+                raise ConfigError(f"slots must not repeat, got {shown(used)}")
+        outside = (slots < 0) | (slots >= self.max_requests)
+        return torch.where(outside, self.max_requests, slots).long()
 
     def _sent(self, values: object, dtype: torch.dtype) -> torch.Tensor:
         """Send values without waiting for what the device does."""
@@ -226,6 +254,19 @@ def _integers(name: str, values: Iterable[object]) -> list[int]:
         return [operator.index(value) for value in given]  # type: ignore[arg-type]
     except TypeError:
         raise ConfigError(f"{name} must be integers, got {shown(values)}") from None
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """Whether values can be looked at without a sync."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _check_bounds(query_start_loc: torch.Tensor, tokens: int) -> None:
+    bounds = query_start_loc.tolist()
+    if bounds[0] < 0 or bounds[-1] > tokens or any(a > b for a, b in itertools.pairwise(bounds)):
+        raise ConfigError(
+            f"query_start_loc must not decrease and stay within the {tokens} of input_ids, got {shown(bounds)}"
+        )
 
 
 def _check_vectors(**tensors: torch.Tensor) -> None:
@@ -245,62 +286,3 @@ def _next_negative(input_ids: torch.Tensor) -> torch.Tensor:
     here = torch.where(input_ids < 0, positions[:-1], tokens)
     ends = torch.cat((here, positions[-1:]))
     return ends.flip(0).cummin(0).values.flip(0)
-
-
-def padded_batch(
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
-    *,
-    ngram_size: int,
-    eos_token_id: int,
-    ngram_context: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Make the ragged inputs of a padded batch: B requests of S tokens each, without a sync.
-
-    Masked tokens become EOS, so a request that is padded on the left hashes as if it began at its first
-    token; rows at masked positions mean nothing.
-
-    Parameters
-    ----------
-    input_ids : Tensor
-        int32 or int64 ``[B, S]``.
-    attention_mask : Tensor, optional
-        ``[B, S]`` of bool or numbers, zero where there is no token.
-    ngram_size, eos_token_id : int
-        N and EOS.
-    ngram_context : Tensor, optional
-        int32 or int64 ``[B, N - 1]``, the tokens before; EOS by default.
-
-    Returns
-    -------
-    tuple of Tensor
-        ``input_ids [B·S]``, ``query_start_loc [B + 1]``, ``ngram_context [B, N - 1]``, what `NGramEmbedding`
-        takes; its result is ``.view(B, S, -1)``.
-
-    Raises
-    ------
-    ConfigError
-        A shape or dtype that does not fit, N below 2.
-    """
-    if ngram_size < 2:
-        raise ConfigError(f"ngram_size must be at least 2, got {shown(ngram_size)}")
-    if input_ids.dim() != 2:
-        raise ConfigError(f"input_ids must be [B, S], got {list(input_ids.shape)}")
-    if input_ids.dtype not in (torch.int32, torch.int64):
-        raise ConfigError(f"input_ids must be int32 or int64, got {input_ids.dtype}")
-    batch, length = input_ids.shape
-    if attention_mask is not None:
-        if attention_mask.shape != input_ids.shape:
-            raise ConfigError(
-                f"attention_mask must have the shape {list(input_ids.shape)} of input_ids, got "
-                f"{list(attention_mask.shape)}"
-            )
-        input_ids = torch.where(attention_mask.bool(), input_ids, eos_token_id)
-    if ngram_context is None:
-        ngram_context = input_ids.new_full((batch, ngram_size - 1), eos_token_id)
-    elif ngram_context.shape != (batch, ngram_size - 1):
-        raise ConfigError(
-            f"ngram_context must be [{batch}, {ngram_size - 1}], got {list(ngram_context.shape)}"
-        )
-    bounds = torch.arange(batch + 1, device=input_ids.device, dtype=torch.int64) * length
-    return input_ids.reshape(-1), bounds, ngram_context

@@ -9,6 +9,7 @@ import pytest
 import torch
 from modules import CONFIG, construct
 from ngram_ple import ConfigError, NGramConfig, NGramEmbedding, NGramHistory, padded_batch
+from ngram_ple import history as history_module
 from scheduler import EOS, VOCAB, Scheduler
 
 SLOTS, BUDGET, PADDED = 6, 40, 8
@@ -181,7 +182,37 @@ def test_what_is_refused() -> None:
         history.context([0])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="target must have one slot for each of the 2 sources, got 1"):
         history.copy(two, torch.tensor([2]))
+    for given in ([0, 4], [9, 1]):
+        with pytest.raises(ConfigError, match=rf"slots must be within 0\.\.3, got {max(given)}"):
+            history.context(torch.tensor(given))
+    with pytest.raises(ConfigError, match=r"slots must not repeat, got \[1, 1\]"):
+        history.advance(torch.tensor([1, 1]), chunk, bounds)
+    with pytest.raises(ConfigError, match=r"slots must not repeat, got \[3, 3\]"):
+        history.copy(two, torch.tensor([3, 3]))
+    for given in ([0, 2, 1], [0, 1, 3], [-1, 1, 2]):
+        with pytest.raises(ConfigError, match="query_start_loc must not decrease and stay within the 2 of"):
+            history.advance(two, chunk, torch.tensor(given))
     assert history.tokens.eq(EOS).all()
+    assert repr(history) == (
+        "NGramHistory(ngram_size=3, max_requests=4, eos_token_id=248044, device='cpu', dtype=torch.int64)"
+    ).replace("248044", str(EOS))
+
+
+def test_a_gpu_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device 'cuda:1' needs a GPU that torch can use, got none"):
+        NGramHistory(3, 4, EOS, device="cuda:1")
+
+
+def test_what_only_a_gpu_sees_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "_is_readable", lambda tensor: False)
+    history = NGramHistory(3, 4, EOS)
+    history.assign([0, 1, 3], [[1, 2], [3, 4], [5, 6]])
+    assert history.context(torch.tensor([4, 99, 1])).tolist() == [[EOS, EOS], [EOS, EOS], [3, 4]]
+    history.advance(torch.tensor([0, 99, 1]), torch.tensor([7, 8]), torch.tensor([0, 1, 50, 20]))
+    assert contexts(history, 0, 1, 3) == [[2, 7], [3, 4], [5, 6]]
+    history.copy(torch.tensor([0, 1]), torch.tensor([4, 77]))
+    assert contexts(history, -1) == [[EOS, EOS]]
 
 
 def test_histories_of_any_integers() -> None:

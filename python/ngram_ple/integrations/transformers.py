@@ -16,8 +16,8 @@ from ngram_ple.config import NGramConfig
 from ngram_ple.errors import ConfigError
 from ngram_ple.formats import OUT_DTYPES
 from ngram_ple.hash_plan import BUFFER_FIELDS
-from ngram_ple.history import padded_batch
 from ngram_ple.integrations.weight_table import WeightEmbedding, check_weight
+from ngram_ple.padding import padded_batch
 
 _CONTEXT_STATE = 2  # where the model's cache keeps the tokens before, as one of a layer's conv states
 _WEIGHT = "ngram_embedding.weight"
