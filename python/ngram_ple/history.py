@@ -265,7 +265,7 @@ def _check_bounds(query_start_loc: torch.Tensor, tokens: int) -> None:
     bounds = query_start_loc.tolist()
     if bounds[0] < 0 or bounds[-1] > tokens or any(a > b for a, b in itertools.pairwise(bounds)):
         raise ConfigError(
-            f"query_start_loc must not decrease and stay within the {tokens} of input_ids, got {shown(bounds)}"
+            f"query_start_loc must rise from 0 or more to {tokens} (input_ids) at most, got {shown(bounds)}"
         )
 
 
