@@ -82,7 +82,90 @@ def test_pinned_rows_of_many_bytes_are_bound_by_the_link() -> None:
         ngram_vocab_size_base=1000,
     )
     found = make_plan([wide], Machine(1, 80 * GIB, 80 * GIB), SHIPPED, stored_format="bf16", tokens=100)
-    assert option(found, "bf16", "pinned").time_us == pytest.approx(100 * 16 * 8192 / 55.4e9 * 1e6)
+    kernel = option(found, "bf16", "device").time_us
+    assert kernel is not None
+    assert option(found, "bf16", "pinned").time_us == pytest.approx(kernel + 100 * 16 * 8192 / 55.4e9 * 1e6)
+
+
+@pytest.mark.parametrize("stored", ["bf16", "fp8", "nvfp4"])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 8, 64, 1024, 8192, 10**6])
+def test_the_device_is_never_slower_than_pinned(tokens: int, stored: str) -> None:
+    """A lookup in place is a launch, too."""
+    for gpus, gpu in ((1, 200), (1, 30), (8, 13), (8, 4)):
+        found = plan(gpus, gpu, 500, stored, tokens=tokens)
+        pinned: list[float] = []
+        device: list[float] = []
+        for one in found.options:
+            assert one.time_us is not None
+            (pinned if one.placement == "pinned" else device).append(one.time_us)
+        assert min(pinned) > max(device)
+        assert found.recommended is not None
+        if found.recommended.placement == "pinned":
+            assert "the fastest one that fits" not in found.reason
+
+
+@pytest.mark.parametrize(("tokens", "measured"), [(8, 3.7), (64, 29.0)])
+def test_few_pinned_rows_as_they_were_measured(tokens: int, measured: float) -> None:
+    spent = option(plan(1, 141, 500, tokens=tokens), "fp8", "pinned").time_us
+    assert spent == pytest.approx(measured, rel=0.2)
+
+
+def rates_of(places: dict[str, dict[str, dict[int, float]]], **more: float) -> Rates:
+    return Rates("some", "measured", places, **more)
+
+
+PARTIAL = [
+    (
+        {"fp8": {8: 10.0}},
+        "fp8",
+        "that fits of those whose time is known; the time of more accurate ones is not",
+    ),
+    ({"bf16": {8: 10.0}}, "bf16", "that fits of those whose time is known, and none is more accurate"),
+    ({"bf16": {8: 90.0}, "nvfp4": {8: 10.0}}, "nvfp4", "3 times as long, or their time is not known"),
+    (
+        {"bf16": {8: 20.0}, "nvfp4": {8: 10.0}},
+        "bf16",
+        "within 3 times the fastest that fits of those whose time",
+    ),
+]
+
+
+@pytest.mark.parametrize(("embed", "expected", "said"), PARTIAL)
+def test_times_that_are_not_known(embed: dict[str, dict[int, float]], expected: str, said: str) -> None:
+    """They are nobody's reason."""
+    machine = Machine(0, 0, 500 * GIB)
+    found = make_plan([REAL], machine, rates_of({"cpu": embed}), stored_format="bf16", tokens=8)
+    assert found.recommended is not None
+    assert found.recommended.format == expected
+    assert said in found.reason
+
+
+def test_pinned_needs_a_known_time_on_the_device() -> None:
+    rates = rates_of({"device": {"fp8": {1: 2.0}}}, host_to_device=50e9, pinned_row_ns=33.0)
+    found = make_plan([REAL], Machine(1, 500 * GIB, 500 * GIB), rates, stored_format="bf16", tokens=1)
+    assert option(found, "bf16", "pinned").time_us is None
+    assert option(found, "fp8", "pinned").time_us == pytest.approx(2.2, rel=0.1)
+
+
+def test_times_far_beyond_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More than four times the largest batch: marked."""
+    saved, config = tmp_path / "rates.json", tmp_path / "config.json"
+    config.write_text(json.dumps(REAL.to_dict()))
+    saved.write_text(json.dumps(rates_of({"cpu": {"bf16": {1: 5.0, 8: 10.0}}}).to_json()))
+    arguments = [str(config), "--gpus", "0", "--host-memory", "500", "--rates", str(saved), "--tokens"]
+    for tokens, spent, largest in ((32, 40.0, None), (33, 41.25, 8)):
+        bf16 = run([*arguments, str(tokens)], capsys)["options"][0]
+        assert bf16["time_us"] == pytest.approx(spent)
+        assert bf16["extrapolated_from"] == largest
+        assert main(["plan", *arguments, str(tokens)]) == 0
+        out = capsys.readouterr().out
+        assert (" ~41.2 " in out) == (largest is not None)
+        assert out.count("~") == (2 if largest else 0)
+        assert ("\n~ extrapolated from 8 tokens, the most that were measured\n" in out) == (
+            largest is not None
+        )
+    shipped = plan(1, 500, 500, tokens=10**6)
+    assert option(shipped, "bf16", "device").extrapolated_from == 32768
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,10 @@ def plot(file: str | Path, title: str, rows: Sequence[Row]) -> None:
     figure.savefig(file, dpi=150)
 
 
+def figure(value: float) -> str:
+    """Return a number with three digits, or all before its point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
+    return figure(value) if isinstance(value, float) else str(value)

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ngram_ple.benchmark.report import table_text
+from ngram_ple.benchmark.report import figure, table_text
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.cli import options, report
 from ngram_ple.config import NGramConfig, read_config
 from ngram_ple.errors import ConfigError
-from ngram_ple.planning import SHIPPED, Machine, Plan, Rates, make_plan, read_rates
+from ngram_ple.planning import SHIPPED, Machine, Option, Plan, Rates, make_plan, read_rates
 from ngram_ple.quantization import explain_format
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?B)?", re.IGNORECASE)
@@ -26,11 +26,12 @@ batch of T tokens, and the error that the format adds to Gaussian rows; then one
 recommendation with its reason.
 
 Places: device (all rows on each GPU), device / N (rows split over N GPUs; the rest
-comes over NVLink), pinned (one copy in host memory, read by the GPUs in place), cpu
-(with --gpus 0). Memory sizes are what is left for the tables: 80, 80G and 80GiB are the
-same. Times come from --rates, which `ngram-ple bench --save` has written on the machine
-in question, else from shipped figures of an H200. They are estimates: all rows distinct,
-nothing else running; prefetching hides a pinned table's time behind earlier layers."""
+comes over NVLink), pinned (one copy in host memory, read by the GPUs in place or by
+way of CPU workers), cpu (with --gpus 0). Memory sizes are what is left for the tables:
+80, 80G and 80GiB are the same. Times come from --rates, which `ngram-ple bench --save`
+has written on the machine in question, else from shipped figures of an H200. They are
+estimates: all rows distinct, nothing else running; prefetching hides a pinned table's
+time behind earlier layers."""
 
 _EPILOG = """\
 example:
@@ -141,16 +142,25 @@ def _print(plan: Plan, config: NGramConfig, rates: Rates) -> None:
                 "GiB a GPU": _gib(one.gpu_bytes),
                 "GiB host": _gib(one.host_bytes),
                 "B/token": f"{one.link_bytes:.0f} {one.link}" if one.link else "-",
-                f"us, {plan.tokens} tokens": "?" if one.time_us is None else one.time_us,
+                f"us, {plan.tokens} tokens": _time(one),
                 "error %": 100 * one.relative_error,
             }
         )
     report.print_text(table_text(rows))
+    if beyond := sorted({one.extrapolated_from for one in plan.options if one.extrapolated_from}):
+        largest = " or ".join(map(str, beyond))
+        report.print_text(f"~ extrapolated from {largest} tokens, the most that were measured")
     chosen = plan.recommended
     name = "none" if chosen is None else f"{chosen.format}, {chosen.placement}"
     report.print_table([("", ""), ("recommended", f"{name}: {plan.reason}")])
     if chosen is not None and chosen.format != plan.stored_format:
         report.print_table([("first", f"ngram-ple convert CHECKPOINT DST --to {chosen.format}")])
+
+
+def _time(one: Option) -> str:
+    if one.time_us is None:
+        return "?"
+    return f"{'~' if one.extrapolated_from else ''}{figure(one.time_us)}"
 
 
 def _gib(nbytes: int) -> str:

@@ -16,6 +16,8 @@ from ngram_ple.json_file import read_object
 # H 16, head_dim 160: what `embed` was measured with.
 MEASURED_HEADS, MEASURED_HEAD_DIM = 16, 160
 
+_TRUSTED_BEYOND = 4  # times the largest batch that was measured
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -61,6 +63,12 @@ class Rates:
                 return short + (long - short) * max(wanted - few, 0) / (many - few)
         many, long = points[-1]
         return long * max(wanted, 1) / many if wanted > many else long
+
+    def extrapolated_from(self, placement: str, format: str, tokens: int, bytes_ratio: float) -> int | None:
+        """Return the largest batch that was measured where `embed_time` goes beyond four times its size."""
+        points = self.embed_us.get(placement, {}).get(format, {})
+        largest = max(points, default=None)
+        return largest if largest and tokens * bytes_ratio > _TRUSTED_BEYOND * largest else None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `read_rates` reads back."""
