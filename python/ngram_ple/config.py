@@ -18,6 +18,9 @@ LEGACY_QUANTIZATION_FILE = "hf_quant_config.json"
 # Far above any model, low enough that sums and products of them stay inside 64 bits.
 _MAX_HEADS = 1024
 _MAX_LAYERS = 1024
+MAX_SHARDS = 2**20
+"""The most that `split_ngram_parts` may be."""
+
 _RANGES = {
     "ngram_size": (2, 64),
     "heads_per_ngram": (1, _MAX_HEADS),
@@ -26,7 +29,7 @@ _RANGES = {
     "make_ngram_vocab_size_divisible_by": (1, 2**40),
     "seed": (-(2**63), 2**64 - 1),
     "ple_embed_dim": (1, 2**24),
-    "split_ngram_parts": (1, 2**20),
+    "split_ngram_parts": (1, MAX_SHARDS),
     "eos_token_id": (0, 2**63 - 1),
     "layer": (0, _MAX_LAYERS - 1),
 }

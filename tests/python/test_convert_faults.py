@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 import torch
 from checkpoints import make_source, small_config
 from ngram_ple import HashPlan
-from ngram_ple.checkpoint import safetensors_writer
+from ngram_ple.checkpoint import safetensors_writer, write_checkpoint
 from ngram_ple.cli import main
 from ngram_ple.convert import convert_checkpoint, layer, record, run
 from ngram_ple.errors import CheckpointError, ConfigError
@@ -360,6 +361,52 @@ def test_wrong_options_write_nothing(
     with pytest.raises(ConfigError, match=said):
         convert_checkpoint(source, tmp_path / "out", "fp8", **options)
     assert not (tmp_path / "out").exists()
+
+
+MANY_ROWS = small_config(ngram_vocab_size_base=9000, ple_embed_dim=4 * 16)
+
+
+def test_more_shards_than_a_reader_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told before anything is written; the most that is told is taken."""
+    rows = HashPlan.from_config(MANY_ROWS).padded_rows
+    assert rows > 32767
+    read = make_source("bf16", rows, 16).write(tmp_path / "source", MANY_ROWS)
+    out = tmp_path / "a" / "out"
+    assert main(["convert", str(read), str(out), "--to", "nvfp4", "--shards", "1000000"]) == 2
+    assert capsys.readouterr().err == (
+        "ngram-ple convert: shards (--shards) must be at most 32767, as the tables of a folder may have "
+        f"65536 tensors, got 1000000 ({2 * rows + 1} tensors)\n"
+    )
+    with pytest.raises(ConfigError, match=r"shards \(--shards\) must be at most 1048576, got 1048577"):
+        convert_checkpoint(read, out, "fp8", shards=(1 << 20) + 1)
+    assert not out.parent.exists()
+    config = dataclasses.replace(MANY_ROWS, split_ngram_parts=1_000_000)
+    weight, scale = torch.zeros(rows, 8, dtype=torch.uint8), torch.ones(rows, 1).to(torch.float8_e4m3fn)
+    table = {"format": "nvfp4", "padded_rows": rows, "weight": weight, "global_scale": 1.0}
+    with pytest.raises(CheckpointError, match=r"split_ngram_parts must be at most 32767 for nvfp4.*1000000"):
+        write_checkpoint(out, config, **table, weight_scale=scale)  # type: ignore[arg-type]
+    assert not out.parent.exists()
+    config = dataclasses.replace(MANY_ROWS, split_ngram_parts=32767)
+    write_checkpoint(out, config, **table, weight_scale=scale)  # type: ignore[arg-type]
+    assert main(["verify", str(out)]) == 0
+
+
+def test_what_no_reader_takes_is_not_written(tmp_path: Path) -> None:
+    """An index of too many files or bytes, a header of too many bytes."""
+    rows = HashPlan.from_config(MANY_ROWS).padded_rows
+    weight = torch.zeros(rows, 16, dtype=torch.bfloat16)
+    config = dataclasses.replace(MANY_ROWS, split_ngram_parts=rows)
+    for options, said in (
+        ({"max_file_bytes": 1}, "weight_map names more than 10000 files"),
+        ({"max_file_bytes": 1 << 18, "prefix": "x" * 1500 + "."}, "[0-9]+ bytes, more than the 50331648"),
+        ({"prefix": "x" * 1000 + "."}, "header of a file must have at most 25165824 bytes"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            write_checkpoint(
+                tmp_path / "out", config, format="bf16", padded_rows=rows, weight=weight,
+                **options,  # type: ignore[arg-type]
+            )  # fmt: skip
+        assert not (tmp_path / "out").exists()
 
 
 def test_files_can_lie_beside_those_of_the_model(source: Path, tmp_path: Path) -> None:

@@ -131,6 +131,13 @@ class _Finder:
             )
 
 
+def check_index(data: bytes) -> None:
+    """Refuse an index that no reader here would take; ValueError says why."""
+    if len(data) > _MAX_INDEX_BYTES:
+        raise ValueError(f"{len(data)} bytes, more than the {_MAX_INDEX_BYTES} that such a file may have")
+    _read_weight_map(data)
+
+
 def _read_weight_map(data: bytes) -> dict[str, str]:
     """Tensor -> file, for PLE tensors; every file name is checked."""
     if data.count(b'"') > _MAX_QUOTES:

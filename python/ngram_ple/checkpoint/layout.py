@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ngram_ple.checkpoint.safetensors_file import MAX_TENSORS
 from ngram_ple.errors import CheckpointError
 
 FORMATS = ("bf16", "fp16", "fp32", "fp8", "fp8-rowwise", "nvfp4")
@@ -94,6 +95,16 @@ def table_layout(format: str, head_dim: int) -> TableLayout:
 def shard_size(padded_rows: int, split_ngram_parts: int) -> int:
     """Rows of every shard but the last ones: ceil(padded_rows / split_ngram_parts)."""
     return -(-padded_rows // split_ngram_parts)
+
+
+def filled_shards(padded_rows: int, split_ngram_parts: int) -> int:
+    """Shards that have rows."""
+    return -(-padded_rows // shard_size(padded_rows, split_ngram_parts))
+
+
+def most_shards(shard_tensors: int, others: int) -> int:
+    """Shards with rows that a folder may have, with so many tensors a shard and others beside them."""
+    return (MAX_TENSORS - others) // shard_tensors
 
 
 def shard_rows(shard: int, padded_rows: int, split_ngram_parts: int) -> tuple[int, int]:

@@ -47,9 +47,12 @@ DTYPE_CODES = {dtype: code for code, dtype in TORCH_DTYPES.items()}
 MAX_TENSORS = 1 << 16
 """Tensors that are kept of a file, or of a folder."""
 
-# A published shard's header is far below 1 MiB, that of 150 000 expert matrices in one file 20 MB; the format
-# itself allows 100 MB.
-_MAX_HEADER_BYTES = 24 << 20
+MAX_HEADER_BYTES = 24 << 20
+"""A published shard's header is far below 1 MiB, that of 150 000 expert matrices in one file 20 MB.
+
+The format itself allows 100 MB.
+"""
+
 _MAX_ENTRIES = 200_000
 _MAX_QUOTES = 12 * _MAX_ENTRIES
 _MAX_ENTRY_BYTES = 4096
@@ -163,8 +166,8 @@ def read_header(path: Path, keep: Callable[[str], bool] | None = None) -> dict[s
         length = int.from_bytes(length_bytes, "little")
         if length > size - 8:
             raise CheckpointError(f"{path}: truncated: a header of {length} bytes in a file of {size} bytes")
-        if length > _MAX_HEADER_BYTES:
-            raise CheckpointError(f"{path}: a header of {length} bytes, at most {_MAX_HEADER_BYTES} allowed")
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointError(f"{path}: a header of {length} bytes, at most {MAX_HEADER_BYTES} allowed")
         header = bytearray(length)
         pread_into(fd, memoryview(header), 8, path)
     try:

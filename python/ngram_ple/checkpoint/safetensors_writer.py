@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ngram_ple.checkpoint.files import INDEX_FILE
-from ngram_ple.checkpoint.safetensors_file import TORCH_DTYPES
+from ngram_ple.checkpoint.files import INDEX_FILE, check_index
+from ngram_ple.checkpoint.safetensors_file import MAX_HEADER_BYTES, TORCH_DTYPES
 from ngram_ple.errors import CheckpointError
 
 PART = ".part"
@@ -88,29 +88,41 @@ def write_folder(
     Raises
     ------
     CheckpointError
-        Two tensors of one name, or rows of another dtype or shape than announced.
+        Two tensors of one name or more than a reader takes, before anything is written; rows of another dtype
+        or shape than announced.
     """
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
     groups = _grouped(tensors, max_file_bytes)
-    written = []
+    files = {
+        f"model-{number:05d}-of-{len(groups):05d}.safetensors": group
+        for number, group in enumerate(groups, start=1)
+    }
+    index = index_of(files)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, group in files.items():
+        write_safetensors(target / name, group, progress)
+    return [*(target / name for name in files), *write_config_and_index(target, config, index)]
+
+
+def index_of(files: Mapping[str, Sequence[TensorEntry]]) -> dict[str, Any]:
+    """Return the index of files with these tensors; parameters and errors as those of `write_folder`."""
     weight_map: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        path = target / f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        write_safetensors(path, group, progress)
-        written.append(path)
-        for tensor in group:
-            if weight_map.setdefault(tensor.name, path.name) != path.name:
+    for file, tensors in files.items():
+        file_header(tensors)
+        for tensor in tensors:
+            if weight_map.setdefault(tensor.name, file) != file:
                 raise CheckpointError(f"{tensor.name} must be written once, got it twice")
-    total_size = sum(tensor.nbytes for tensor in tensors)
-    return [*written, *write_config_and_index(target, config, weight_map, total_size)]
-
-
-def write_config_and_index(
-    folder: Path, config: Mapping[str, Any], weight_map: Mapping[str, str], total_size: int
-) -> list[Path]:
-    """Write config.json, then the index: the files that make a folder of tensors a checkpoint."""
+    total_size = sum(tensor.nbytes for tensors in files.values() for tensor in tensors)
     index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    try:
+        check_index(_json(index))
+    except ValueError as error:
+        raise CheckpointError(f"{INDEX_FILE} must be one that can be read, got {error}") from None
+    return index
+
+
+def write_config_and_index(folder: Path, config: Mapping[str, Any], index: Mapping[str, Any]) -> list[Path]:
+    """Write config.json, then the index: the files that make a folder of tensors a checkpoint."""
     contents = {folder / "config.json": config, folder / INDEX_FILE: index}
     for path, content in contents.items():
         write_json(path, content)
@@ -120,7 +132,7 @@ def write_config_and_index(
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
     """Write a JSON object, whole or not at all; `durable` as in `new_file`."""
     with new_file(path, durable=durable) as file:
-        file.write(json.dumps(content, indent=2).encode() + b"\n")
+        file.write(_json(content))
 
 
 def write_safetensors(
@@ -151,6 +163,11 @@ def file_header(tensors: Sequence[TensorEntry]) -> tuple[bytes, list[int]]:
         begins.append(end)
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"the header of a file must have at most {MAX_HEADER_BYTES} bytes, got {len(text)} for "
+            f"{len(tensors)} tensors"
+        )
     header = len(text).to_bytes(8, "little") + text
     return header, [len(header) + begin for begin in begins[:-1]]
 
@@ -178,6 +195,10 @@ def new_file(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
 
 
 def _grouped(tensors: Sequence[TensorToWrite], max_file_bytes: int) -> list[list[TensorToWrite]]:

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import torch
 
 from ngram_ple.checkpoint import names
-from ngram_ple.checkpoint.layout import RowLeaf, shard_rows, table_layout
-from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
+from ngram_ple.checkpoint.layout import RowLeaf, filled_shards, most_shards, shard_rows, table_layout
+from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, MAX_TENSORS
 from ngram_ple.checkpoint.safetensors_writer import TensorToWrite, write_folder
 from ngram_ple.config import NGramConfig
 from ngram_ple.errors import CheckpointError
@@ -78,7 +78,7 @@ def write_checkpoint(
     Raises
     ------
     CheckpointError
-        A wrong dtype or shape, a scale that the format lacks or needs.
+        A wrong dtype or shape, a scale that the format lacks or needs, more shards than a reader takes.
     """
     tensors = table_tensors(
         config,
@@ -122,6 +122,12 @@ def table_tensors(
 ) -> list[TensorToWrite]:
     """Return the tensors of one table for `write_folder`; the parameters are those of `write_checkpoint`."""
     layout = table_layout(format, config.head_dim)
+    most = most_shards(len(layout.rows), len(buffers or {}) + (layout.global_scale is not None))
+    if filled_shards(padded_rows, config.split_ngram_parts) > most:
+        raise CheckpointError(
+            f"split_ngram_parts must be at most {most} for {format}, as the tables of a folder may have "
+            f"{MAX_TENSORS} tensors, got {config.split_ngram_parts}"
+        )
     if prefix is None:
         prefix = default_prefix(config)
     tensors = []

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 import torch
 
 from ngram_ple.checkpoint import names
-from ngram_ple.checkpoint.layout import shard_rows, table_layout
+from ngram_ple.checkpoint.layout import filled_shards, shard_rows, table_layout
 from ngram_ple.checkpoint.open import Checkpoint
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
 from ngram_ple.checkpoint.safetensors_writer import TensorEntry, file_header, pwrite_all
@@ -86,6 +86,16 @@ class Layer:
         self.needs_amax = self._layout.global_scale is not None and not self.copies
 
     @property
+    def shard_tensors(self) -> int:
+        """Tensors of a shard."""
+        return len(self._layout.rows)
+
+    @property
+    def small_tensors(self) -> int:
+        """Tensors beside the shards': stored hash buffers, the global scale."""
+        return len(self._buffers) + (self._layout.global_scale is not None)
+
+    @property
     def source_bytes(self) -> int:
         """Bytes of rows and scales that one pass reads."""
         return self.source.padded_rows * self.source.row_bytes
@@ -105,11 +115,9 @@ class Layer:
     def files(self, max_file_bytes: int) -> list[tuple[range, int]]:
         """Group consecutive shards, up to `max_file_bytes` or one alone; with the bytes of each group."""
         groups: list[tuple[range, int]] = []
-        for shard in range(self.shards):
-            first, last = shard_rows(shard, self.plan.padded_rows, self.shards)
-            if first == last:
-                break
-            nbytes = sum(one.nbytes for one in self._shard_tensors(shard, self.encoder(1.0)))
+        encoder = self.encoder(1.0)
+        for shard in range(filled_shards(self.plan.padded_rows, self.shards)):
+            nbytes = sum(one.nbytes for one in self._shard_tensors(shard, encoder))
             if groups and groups[-1][1] + nbytes <= max_file_bytes:
                 before, size = groups[-1]
                 groups[-1] = range(before.start, shard + 1), size + nbytes

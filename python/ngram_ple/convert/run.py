@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ngram_ple.checkpoint.files import INDEX_FILE
+from ngram_ple.checkpoint.layout import filled_shards, most_shards
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.checkpoint.read import reading_threads
-from ngram_ple.checkpoint.safetensors_writer import new_file, write_config_and_index
-from ngram_ple.config import LEGACY_QUANTIZATION_FILE, NGramConfig
+from ngram_ple.checkpoint.safetensors_file import MAX_TENSORS
+from ngram_ple.checkpoint.safetensors_writer import index_of, new_file, write_config_and_index
+from ngram_ple.config import LEGACY_QUANTIZATION_FILE, MAX_SHARDS, NGramConfig
 from ngram_ple.convert.blocks import Workers, find_amax
 from ngram_ple.convert.config import converted_config
 from ngram_ple.convert.head_errors import HeadErrors
@@ -129,7 +131,9 @@ def convert_checkpoint(
     }
     target = Path(destination)
     _check_apart(checkpoint.folder, target)
+    _check_shards(layers, parts)
     files = _plan_files(layers, max_file_bytes)
+    index = index_of({file.name: layers[file.layer].tensors(file.shards, 1.0)[0] for file in files})
     began = fingerprint(checkpoint.folder, read)
     config = converted_config(checkpoint.config, to, parts, [layer.prefix for layer in layers])
     if not target.exists():
@@ -151,13 +155,12 @@ def convert_checkpoint(
         workers = Workers(threads or reading_threads())
         with closing(workers):
             told = progress or (lambda nbytes: None)
-            weight_map = _convert(layers, files, record, workers, told, check_source)
+            _convert(layers, files, record, workers, told, check_source)
         check_source()
-        total = sum(file.nbytes for file in files)
-        write_config_and_index(target, config, weight_map, total)
+        write_config_and_index(target, config, index)
         record.remove()
     errors = [_sum_errors(layer, files, record) for layer in layers]
-    return Conversion(layers[0].source_format, to, len(files), total, errors)
+    return Conversion(layers[0].source_format, to, len(files), index["metadata"]["total_size"], errors)
 
 
 def _convert(
@@ -167,12 +170,10 @@ def _convert(
     workers: Workers,
     progress: Callable[[int], object],
     check_source: Callable[[], None],
-) -> dict[str, str]:
-    """Write the files that are still to do; return which file has which tensor."""
-    weight_map: dict[str, str] = {}
+) -> None:
+    """Write the files that are still to do."""
     for layer in layers:
         mine = [file for file in files if file.layer == layer.number]
-        todo = [file for file in mine if not record.has(file.name)]
         amax = record.amax.get(str(layer.number))
         if layer.needs_amax and amax is None:
             amax = find_amax(layer.source, layer.plan, workers, bool(record.options["saturate"]), progress)
@@ -180,15 +181,12 @@ def _convert(
             record.amax[str(layer.number)] = amax
             record.save()
         for file in mine:
-            entries, _ = layer.tensors(file.shards, amax)
-            weight_map.update(dict.fromkeys((entry.name for entry in entries), file.name))
-            if file not in todo:
+            if record.has(file.name):
                 continue
             with new_file(record.folder / file.name, durable=True) as out:
                 errors = layer.write(out, file.shards, amax, workers, progress)
             check_source()
             record.finish_file(file.name, [one.to_list() for one in errors])
-    return weight_map
 
 
 def _plan_files(layers: Sequence[Layer], max_file_bytes: int) -> list[OutFile]:
@@ -239,6 +237,21 @@ def _check_options(
         raise ConfigError(f"scale_dtype must be one of {', '.join(SCALE_DTYPES)}, got {shown(scale_dtype)}")
     if not isinstance(saturate, bool):
         raise ConfigError(f"saturate must be a bool, got {shown(saturate)}")
+
+
+def _check_shards(layers: Sequence[Layer], shards: int) -> None:
+    """Refuse what no reader here would take, before anything is written."""
+    others = sum(layer.small_tensors for layer in layers)
+    most = most_shards(sum(layer.shard_tensors for layer in layers), others)
+    filled = [filled_shards(layer.plan.padded_rows, shards) for layer in layers]
+    tensors = sum(count * layer.shard_tensors for count, layer in zip(filled, layers, strict=True)) + others
+    if tensors > MAX_TENSORS:
+        raise ConfigError(
+            f"shards (--shards) must be at most {most}, as the tables of a folder may have {MAX_TENSORS} "
+            f"tensors, got {shards} ({tensors} tensors)"
+        )
+    if shards > MAX_SHARDS:
+        raise ConfigError(f"shards (--shards) must be at most {MAX_SHARDS}, got {shards}")
 
 
 def _check_apart(source: Path, target: Path) -> None:
