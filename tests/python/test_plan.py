@@ -222,16 +222,21 @@ def test_a_head_dim_without_nvfp4() -> None:
     assert {one.format for one in found.options} == {"bf16", "fp8", "fp8-rowwise"}
 
 
-@pytest.mark.parametrize("text", ["80", "80G", "80GiB", "80 gb", "81920M", "0.078125T"])
+@pytest.mark.parametrize("text", ["80", "80G", "80g", "80GiB", "80 gib", "81920M", "0.078125T"])
 def test_memory_sizes(text: str) -> None:
     assert memory(text) == 80 * GIB
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e9", "8P", "nan", "inf", "80 GiB more"])
+@pytest.mark.parametrize("text", ["80GB", "80 gb", "80000MB", "80000000kB", "0.08TB"])
+def test_memory_sizes_of_powers_of_1000(text: str) -> None:
+    assert memory(text) == 80e9
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e9", "8P", "nan", "inf", "80 GiB more", "80B", "80iB"])
 def test_sizes_that_are_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", str(tmp_path), "--gpus", "1", f"--gpu-memory={text}", "--host-memory", "1"]
     assert main(arguments) == 2
-    assert "must be a size such as 80, 80G or 512MiB" in capsys.readouterr().err
+    assert "must be a size such as 80, 80GB or 512MiB" in capsys.readouterr().err
 
 
 def test_gpus_need_their_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +245,28 @@ def test_gpus_need_their_memory(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*arguments, "--gpus", "2"]) == 2
     assert "--gpus 2 needs --gpu-memory" in capsys.readouterr().err
     assert main([*arguments, "--gpus", "0"]) == 0
+    assert main([*arguments, "--gpus", "0", "--gpu-memory", "40"]) == 2
+    assert "--gpu-memory needs --gpus of at least 1, got --gpus 0" in capsys.readouterr().err
+
+
+def test_gpus_are_a_sensible_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small_config().to_dict()))
+    arguments = ["plan", str(tmp_path), "--host-memory", "1", "--gpu-memory", "1", "--gpus"]
+    assert main([*arguments, "65536"]) == 0
+    for wrong, said in (("65537", "at most 65536"), ("-1", "at least 0"), ("1" + 18 * "0", "at most 65536")):
+        assert main([*arguments, wrong]) == 2
+        assert f"--gpus: must be an integer of {said}, got '{wrong}'" in capsys.readouterr().err
+
+
+def test_the_conversion_to_do_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names the folder that was given, for a shell."""
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    config = folder / "config.json"
+    config.write_text(json.dumps(REAL.to_dict()))
+    for path, shown in ((folder, f"'{folder}'"), (config, "CHECKPOINT")):
+        assert main(["plan", str(path), "--gpus", "1", "--gpu-memory", "60", "--host-memory", "0"]) == 0
+        assert f"first  ngram-ple convert {shown} DST --to fp8\n" in capsys.readouterr().out
 
 
 def test_small_sizes_are_not_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

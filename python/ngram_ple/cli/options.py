@@ -12,14 +12,26 @@ _MOST = 2**63 - 1  # what tensors and native code can count
 _MOST_THREADS = 1024  # beyond, the system runs out of them, and native code ends the process
 
 
+def within(text: str, least: int, most: int) -> int:
+    """Parse an integer of these bounds, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        must = f"of at least {least}" if value < least else f"of at most {most}"
+        raise argparse.ArgumentTypeError(f"must be an integer {must}, got {shown(text)}")
+    return value
+
+
 def positive(text: str) -> int:
     """Parse an integer of at least 1, for argparse."""
-    return _within(text, 1, _MOST)
+    return within(text, 1, _MOST)
 
 
 def natural(text: str) -> int:
     """Parse an integer of at least 0, for argparse."""
-    return _within(text, 0, _MOST)
+    return within(text, 0, _MOST)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -58,15 +70,4 @@ def shows_progress(arguments: argparse.Namespace) -> bool:
 
 
 def _threads(text: str) -> int:
-    return _within(text, 1, _MOST_THREADS)
-
-
-def _within(text: str, least: int, most: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        must = f"of at least {least}" if value < least else f"of at most {most}"
-        raise argparse.ArgumentTypeError(f"must be an integer {must}, got {shown(text)}")
-    return value
+    return within(text, 1, _MOST_THREADS)

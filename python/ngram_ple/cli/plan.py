@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from ngram_ple.errors import ConfigError
 from ngram_ple.planning import SHIPPED, Machine, Option, Plan, Rates, make_plan, read_rates
 from ngram_ple.quantization import explain_format
 
-_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?B)?", re.IGNORECASE)
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "": 1 << 30}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(?:([KMGT])(i?B)?)?", re.IGNORECASE)
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+_MOST_GPUS = 65536
 
 _DESCRIPTION = """\
 For each format and place of a model's n-gram tables: whether they fit, memory on each
@@ -28,10 +30,10 @@ recommendation with its reason.
 Places: device (all rows on each GPU), device / N (rows split over N GPUs; the rest
 comes over NVLink), pinned (one copy in host memory, read by the GPUs in place or by
 way of CPU workers), cpu (with --gpus 0). Memory sizes are what is left for the tables:
-80, 80G and 80GiB are the same. Times come from --rates, which `ngram-ple bench --save`
-has written on the machine in question, else from shipped figures of an H200. They are
-estimates: all rows distinct, nothing else running; prefetching hides a pinned table's
-time behind earlier layers."""
+80, 80G and 80GiB are the same, 80GB are 80e9 bytes. Times come from --rates, which
+`ngram-ple bench --save` has written on the machine in question, else from shipped
+figures of an H200. They are estimates: all rows distinct, nothing else running;
+prefetching hides a pinned table's time behind earlier layers."""
 
 _EPILOG = """\
 example:
@@ -53,15 +55,19 @@ def add(subparsers: Any) -> None:
         type=Path,
         help="checkpoint folder, or a config.json alone",
     )
-    parser.add_argument("--gpus", required=True, type=options.natural, metavar="N", help="GPUs of one host")
+    parser.add_argument("--gpus", required=True, type=_gpus, metavar="N", help="GPUs of one host; 0: none")
     parser.add_argument(
         "--gpu-memory",
         type=memory,
         metavar="G",
-        help="for the tables, on each GPU, in GiB (needed with GPUs)",
+        help="for the tables, on each GPU, in GiB or with a unit (needed with GPUs)",
     )
     parser.add_argument(
-        "--host-memory", required=True, type=memory, metavar="H", help="for the tables, in the host, in GiB"
+        "--host-memory",
+        required=True,
+        type=memory,
+        metavar="H",
+        help="for the tables, in the host, in GiB or with a unit",
     )
     parser.add_argument(
         "--tokens", type=options.positive, default=8192, metavar="T", help="batch size (default: 8192)"
@@ -74,17 +80,24 @@ def add(subparsers: Any) -> None:
 
 
 def memory(text: str) -> float:
-    """Parse a size in GiB, or with a unit, for argparse."""
+    """Parse a size in GiB, or with a unit (G and GiB: 2^30 bytes, GB: 10^9), for argparse."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise argparse.ArgumentTypeError(f"must be a size such as 80, 80G or 512MiB, got {text!r}")
-    return float(match[1]) * _UNITS[match[2].upper()]
+        raise argparse.ArgumentTypeError(f"must be a size such as 80, 80GB or 512MiB, got {text!r}")
+    base = 1e3 if (match[3] or "").upper() == "B" else 1024.0
+    return float(match[1]) * base ** _POWERS[(match[2] or "G").upper()]
+
+
+def _gpus(text: str) -> int:
+    return options.within(text, 0, _MOST_GPUS)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if arguments.gpus and arguments.gpu_memory is None:
         raise ConfigError(f"--gpus {arguments.gpus} needs --gpu-memory, what is left for tables on each")
+    if not arguments.gpus and arguments.gpu_memory is not None:
+        raise ConfigError("--gpu-memory needs --gpus of at least 1, got --gpus 0")
     configs, stored_format = _model(arguments.checkpoint)
     rates = SHIPPED if arguments.rates is None else read_rates(arguments.rates)
     machine = Machine(arguments.gpus, arguments.gpu_memory or 0.0, arguments.host_memory)
@@ -92,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         report.print_json(_facts(plan, machine, rates))
     else:
-        _print(plan, configs[0], rates)
+        _print(plan, configs[0], rates, arguments.checkpoint)
 
 
 def _model(path: Path) -> tuple[list[NGramConfig], str]:
@@ -127,7 +140,7 @@ def _facts(plan: Plan, machine: Machine, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _print(plan: Plan, config: NGramConfig, rates: Rates) -> None:
+def _print(plan: Plan, config: NGramConfig, rates: Rates, path: Path) -> None:
     layers = report.count(plan.layers, "PLE layer")
     shape = f"{layers}, {plan.rows:,} rows of {config.head_dim} values in all, stored as {plan.stored_format}"
     report.print_table([("tables", shape), ("rates", f"{rates.hardware}: {rates.source}"), ("", "")])
@@ -154,7 +167,8 @@ def _print(plan: Plan, config: NGramConfig, rates: Rates) -> None:
     name = "none" if chosen is None else f"{chosen.format}, {chosen.placement}"
     report.print_table([("", ""), ("recommended", f"{name}: {plan.reason}")])
     if chosen is not None and chosen.format != plan.stored_format:
-        report.print_table([("first", f"ngram-ple convert CHECKPOINT DST --to {chosen.format}")])
+        source = shlex.quote(str(path)) if path.is_dir() else "CHECKPOINT"
+        report.print_table([("first", f"ngram-ple convert {source} DST --to {chosen.format}")])
 
 
 def _time(one: Option) -> str:
