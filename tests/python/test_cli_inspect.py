@@ -165,13 +165,14 @@ def test_a_picture_replaces_nothing_that_is_read(
 ) -> None:
     inputs = make_inputs(tmp_path)
     files = {
-        "text": inputs.text,
-        "tokenizer": inputs.tokenizer,
-        "config": inputs.checkpoint / "config.json",
+        "text": inputs.text.rename(tmp_path / "text.png"),
+        "tokenizer": inputs.tokenizer.rename(tmp_path / "tokenizer.png"),
+        "config": tmp_path / "config.png",
     }
+    files["config"].symlink_to(inputs.checkpoint / "config.json")
     before = files[target].read_bytes()
-    given = ["--plot", str(files[target]), "--text", str(inputs.text), "--tokenizer", str(inputs.tokenizer)]
-    assert main(["inspect", str(inputs.checkpoint), *given]) == 2
+    given = ["--plot", files[target], "--text", files["text"], "--tokenizer", files["tokenizer"]]
+    assert main(["inspect", str(inputs.checkpoint), *map(str, given)]) == 2
     assert "--plot must" in capsys.readouterr().err
     assert files[target].read_bytes() == before
 

@@ -349,6 +349,36 @@ def test_bench_replaces_its_own_files_alone(
     assert json.loads(config.read_text()) == small_config().to_dict()
 
 
+def test_bench_finds_beforehand_what_no_memory_is_there_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: object, **__: object) -> float:
+        raise NgramPleError("it measured")
+
+    monkeypatch.setattr("ngram_ple.cli.bench.copy_rate", measured)
+    arguments = ["bench", "--placement", "cpu", "--format", "nvfp4", "--format", "fp8", "--rows-per-head"]
+    assert main([*arguments, "99999999999"]) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        r"ngram-ple bench: --rows-per-head 99999999999 needs ([0-9,]+) bytes \(139\.7 TiB\) for nvfp4, "
+        r"but [0-9.]+ [KMGT]iB are free on cpu\n",
+        said,
+    )
+    assert "153,600,000," in said
+    assert main([*arguments, "1000"]) == 2
+    assert "it measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["bench", "convert", "inspect"])
+def test_pictures_are_png(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before any work: there is no checkpoint either."""
+    before = {"bench": [], "convert": ["none", "out", "--to", "fp8"], "inspect": ["none"]}[command]
+    for name in ("a.xyz", "png", "a.png.txt"):
+        assert main([command, *before, "--plot", str(tmp_path / name)]) == 2
+        assert f"argument --plot: must end in .png, got '{tmp_path / name}'\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_shipped_rates_read_back(tmp_path: Path) -> None:
     file = tmp_path / "rates.json"
     file.write_text(json.dumps(SHIPPED.to_json()))

@@ -59,7 +59,7 @@ def plot(file: str | Path, title: str, rows: Sequence[Row]) -> None:
     axes[0].set_ylabel("time of one call, µs")
     axes[0].legend()
     figure.suptitle(title)
-    figure.savefig(file, dpi=150)
+    figure.savefig(file, dpi=150, format="png")
 
 
 def figure(value: float) -> str:

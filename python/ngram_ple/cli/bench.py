@@ -59,7 +59,7 @@ def add(subparsers: Any) -> None:
         metavar="B",
         help=f"rows of each head (default: the real model's {_REAL_BASE}, less where memory is short)",
     )
-    parser.add_argument("--plot", metavar="FILE.png", help="draw time against T, the floor as a line")
+    options.add_plot(parser, "draw time against T, the floor as a line")
     parser.add_argument(
         "--save",
         metavar="FILE.json",
@@ -77,6 +77,8 @@ def run(arguments: argparse.Namespace) -> None:
     device = home_device(placement)
     formats = arguments.format or _DEFAULT_FORMATS
     tokens = sorted(set(arguments.tokens or _DEFAULT_TOKENS))
+    if arguments.rows_per_head is not None:
+        _check_room(arguments.rows_per_head, formats, device)
     rate = copy_rate(device, _copy_bytes(device), tries=10 if placement == "device" else 3)
     rows: list[dict[str, Any]] = []
     with tqdm(
@@ -122,6 +124,18 @@ def _check_files(arguments: argparse.Namespace) -> None:
             ) from None
 
 
+def _check_room(base: int, formats: list[str], device: torch.device) -> None:
+    """Refuse tables that no memory is there for."""
+    rows, free = Model(base).plan.padded_rows, _free_bytes(device)
+    for name in formats:
+        wanted = rows * Model(base).row_format(name).slot_bytes
+        if wanted > free:
+            raise ConfigError(
+                f"--rows-per-head {base} needs {wanted:,} bytes ({report.size(wanted)}) for {name}, "
+                f"but {report.size(free)} are free on {device}"
+            )
+
+
 def _measure_format(
     name: str,
     placement: str,
@@ -155,6 +169,9 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):  # what is free and what caches would give back
+            return int(line.split()[1]) << 10
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -167,9 +184,14 @@ def _copy_bytes(device: torch.device) -> int:
 
 
 def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")
+    ]
     return f"{names[0] if names else 'CPU'}, {torch.get_num_threads()} threads"
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -52,7 +52,7 @@ def add(subparsers: Any) -> None:
         action="store_true",
         help="infinities become the largest number, NaN zero (default: the row is named and nothing written)",
     )
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw the error of each head")
+    options.add_plot(parser, "draw the error of each head")
     options.add_threads(parser, "encoding threads (default: the CPUs, 16 at most)")
     options.add_output(parser)
     parser.set_defaults(run=run)

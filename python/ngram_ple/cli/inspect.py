@@ -41,7 +41,7 @@ def add(subparsers: Any) -> None:
     )
     options.add_checkpoint(parser)
     options.add_layer(parser, "all")
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw how a text hits the rows")
+    options.add_plot(parser, "draw how a text hits the rows")
     parser.add_argument("--text", metavar="FILE", type=Path, help="UTF-8 text, for --plot")
     parser.add_argument(
         "--tokenizer", metavar="FILE", type=Path, help="the model's tokenizer.json, for --plot"

@@ -56,6 +56,11 @@ def add_threads(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("--threads", type=_threads, metavar="N", help=f"1 to {_MOST_THREADS} {help}")
 
 
+def add_plot(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add ``--plot``, a PNG."""
+    parser.add_argument("--plot", metavar="FILE.png", type=_picture, help=help)
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add ``--json`` and ``--quiet``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
@@ -67,6 +72,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def shows_progress(arguments: argparse.Namespace) -> bool:
     """Whether to draw progress bars on stderr."""
     return not arguments.quiet and sys.stderr.isatty()
+
+
+def _picture(text: str) -> Path:
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"must end in .png, got {shown(text)}")
+    return Path(text)
 
 
 def _threads(text: str) -> int:
