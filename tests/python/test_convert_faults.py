@@ -23,6 +23,7 @@ from ngram_ple.checkpoint import safetensors_writer, write_checkpoint
 from ngram_ple.cli import main
 from ngram_ple.convert import convert_checkpoint, layer, record, run
 from ngram_ple.errors import CheckpointError, ConfigError
+from safetensors.torch import load_file, save_file
 
 CONFIG = small_config(ngram_vocab_size_base=3000, ple_embed_dim=4 * 64, split_ngram_parts=40)
 ROWS = HashPlan.from_config(CONFIG).padded_rows
@@ -153,7 +154,7 @@ def test_ctrl_c_and_going_on(
     assert read[1] < read[0] / 2
 
 
-def interrupted(source: Path, out: Path, files: int = 3) -> None:
+def interrupted(source: Path, out: Path, files: int = 3, to: str = "nvfp4", **options: Any) -> None:
     """Leave a conversion unfinished."""
     done: list[int] = []
 
@@ -163,7 +164,7 @@ def interrupted(source: Path, out: Path, files: int = 3) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert_checkpoint(source, out, "nvfp4", max_file_bytes=FILE_BYTES, progress=stop)
+        convert_checkpoint(source, out, to, max_file_bytes=FILE_BYTES, progress=stop, **options)
 
 
 def test_files_that_are_not_as_they_were_are_done_again(
@@ -180,22 +181,85 @@ def test_files_that_are_not_as_they_were_are_done_again(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("begun", "options", "said"),
     [
-        ({"to": "fp8"}, "with to nvfp4, not fp8"),
-        ({"shards": 3}, "with shards 40, not 3"),
-        ({"saturate": True}, "with saturate False, not True"),
-        ({"scale_dtype": "fp32"}, "with scale_dtype bf16, not fp32"),
+        ({}, {"to": "fp8"}, "to fp8-rowwise in 40 shards:"),
+        ({}, {"shards": 3, "to": "nvfp4"}, "to fp8-rowwise in 40 shards:"),
+        ({"shards": 41}, {}, "to fp8-rowwise in 41 shards:"),
+        ({"saturate": True}, {}, r"in 40 shards with saturate \(--saturate\):"),
+        ({}, {"scale_dtype": "fp32"}, "in 40 shards with bf16 scales:"),
+        ({}, {"max_file_bytes": 10**6}, "in 40 shards in files of at most 40000 bytes:"),
     ],
 )
-def test_other_options(options: dict[str, object], said: str, source: Path, tmp_path: Path) -> None:
+def test_other_options(
+    begun: dict[str, Any], options: dict[str, Any], said: str, source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    interrupted(source, out)
+    interrupted(source, out, to="fp8-rowwise", **begun)
     before = contents(out)
-    given = {"to": "nvfp4", "max_file_bytes": FILE_BYTES, **options}
-    with pytest.raises(CheckpointError, match=said):
-        convert_checkpoint(source, out, **given)  # type: ignore[arg-type]
+    given = {"to": "fp8-rowwise", "max_file_bytes": FILE_BYTES, **options}
+    with pytest.raises(CheckpointError, match=f"holds an unfinished conversion .*{said} finish that with"):
+        convert_checkpoint(source, out, **given)
     assert contents(out) == before
+
+
+def with_nan(source: Path, folder: Path, row: int) -> Path:
+    """A copy whose row of some shard has one."""
+    copy = shutil.copytree(source, folder)
+    index = json.loads((copy / "model.safetensors.index.json").read_text())
+    size = -(-ROWS // 40)
+    shard = row // size
+    name = next(name for name in index["weight_map"] if f"shard_{shard}." in name)
+    file = copy / index["weight_map"][name]
+    tensors = load_file(file)
+    tensors[name][row - shard * size, 3] = float("nan")
+    save_file(tensors, file)
+    return copy
+
+
+@pytest.mark.parametrize("to", ["nvfp4", "fp8-rowwise"])
+def test_a_nan_and_the_advice(
+    to: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left of what has no file done; with --saturate it goes on where some are."""
+    row = ROWS - 500
+    read, out = with_nan(source, tmp_path / "source", row), tmp_path / "a" / "out"
+    with pytest.raises(CheckpointError, match=rf"row {row} has a NaN .*\(or --saturate\)"):
+        convert_checkpoint(read, out, to, max_file_bytes=FILE_BYTES)
+    done = sorted(out.glob("*.safetensors"))
+    if to == "nvfp4":
+        assert not out.parent.exists()
+        out.mkdir(parents=True)
+        assert main(["convert", str(read), str(out), "--to", to]) == 2
+        assert not contents(out)  # a folder that was there stays
+    else:
+        assert len(done) > 3
+    whole = tmp_path / "whole"
+    convert_checkpoint(read, whole, to, max_file_bytes=FILE_BYTES, saturate=True)
+    before = [file.stat().st_mtime_ns for file in done]
+    went_on = convert_checkpoint(read, out, to, max_file_bytes=FILE_BYTES, saturate=True)
+    assert [file.stat().st_mtime_ns for file in done] == before
+    assert contents(out) == contents(whole)
+    assert sum(head.not_finite for head in went_on.errors[0]) == 1
+
+
+def test_scale_dtype_where_it_has_no_effect(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for to in ("bf16", "nvfp4"):
+        assert main(["convert", str(source), str(out), "--to", to, "--scale-dtype", "bf16"]) == 2
+        assert capsys.readouterr().err == (
+            "ngram-ple convert: scale_dtype (--scale-dtype) is for fp8 and fp8-rowwise alone, "
+            f"got bf16 with {to}\n"
+        )
+    for to in ("fp8", "fp8-rowwise"):
+        stored = tmp_path / to
+        convert_checkpoint(source, stored, to)
+        with pytest.raises(ConfigError, match=r"must be bf16 or not given, as .* is .* already.*got fp32"):
+            convert_checkpoint(stored, out, to, scale_dtype="fp32")
+        assert not out.exists()
+        convert_checkpoint(stored, tmp_path / f"{to}-again", to, scale_dtype="bf16")
 
 
 def test_another_source(source: Path, tmp_path: Path) -> None:
@@ -237,6 +301,9 @@ def test_a_source_that_changes_meanwhile(change: str, when: str, source: Path, t
     assert file.name in str(error.value)
     assert not (out / "config.json").exists()
     assert not (out / "model.safetensors.index.json").exists()
+    if (change, when) == ("content", "first pass"):
+        assert not out.exists()  # nothing was done yet: it begins anew
+        return
     assert (out / RECORD).exists()
     with pytest.raises((CheckpointError, OSError)):
         convert_checkpoint(copy, out, "nvfp4", max_file_bytes=FILE_BYTES)

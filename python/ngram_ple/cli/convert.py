@@ -44,13 +44,13 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--scale-dtype",
         choices=("bf16", "fp32"),
-        default="bf16",
-        help="of fp8 and fp8-rowwise scales (default: bf16, which decoding to bf16 rounds them to)",
+        help="of new fp8 and fp8-rowwise scales (default: bf16, which decoding to bf16 rounds them to)",
     )
     parser.add_argument(
         "--saturate",
         action="store_true",
-        help="infinities become the largest number, NaN zero (default: the row is named and nothing written)",
+        help="infinities become the largest number, NaN zero (default: the row is named and the conversion "
+        "ends; the same command with --saturate goes on)",
     )
     options.add_plot(parser, "draw the error of each head")
     options.add_threads(parser, "encoding threads (default: the CPUs, 16 at most)")

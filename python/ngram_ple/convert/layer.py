@@ -14,7 +14,7 @@ import torch
 from ngram_ple.checkpoint import names
 from ngram_ple.checkpoint.layout import filled_shards, shard_rows, table_layout
 from ngram_ple.checkpoint.open import Checkpoint
-from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES
+from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, TORCH_DTYPES
 from ngram_ple.checkpoint.safetensors_writer import TensorEntry, file_header, pwrite_all
 from ngram_ple.checkpoint.write import default_prefix
 from ngram_ple.config import NGramConfig
@@ -84,6 +84,14 @@ class Layer:
         self.copies = copies_bytes(self.source, format)
         self._layout = table_layout(format, config.head_dim)
         self.needs_amax = self._layout.global_scale is not None and not self.copies
+
+    @property
+    def copied_scale_dtype(self) -> torch.dtype | None:
+        """What a table that is copied has its scales stored as; None where it is encoded."""
+        if not self.copies:
+            return None
+        whole = self.source.global_scale
+        return TORCH_DTYPES[self.source.scale_dtype] if whole is None else whole.dtype
 
     @property
     def shard_tensors(self) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,19 @@ class Record:
         """Remove it: the conversion is finished."""
         (self.folder / RECORD).unlink()
 
+    def withdraw(self, made: Iterable[Path]) -> None:
+        """Leave nothing where no file is done: not the record, nor the folders that were made for it."""
+        if not self.files:
+            self.remove()
+            with suppress(OSError):  # someone else has put something there
+                for folder in made:
+                    folder.rmdir()
+
 
 def open_record(folder: Path, options: dict[str, Any], source: dict[str, list[int]]) -> Record:
     """Continue the conversion that the folder holds, or begin one in an empty folder.
+
+    One without `saturate` goes on with it: what is done had nothing to saturate, and is the same with it.
 
     Raises
     ------
@@ -102,11 +112,14 @@ def open_record(folder: Path, options: dict[str, Any], source: dict[str, list[in
         record.save()
         return record
     stored = _read(folder / RECORD)
-    differing = [name for name in options if stored["options"].get(name) != options[name]]
+    theirs = stored["options"]
+    differing = {name for name in options if theirs.get(name) != options[name]}
+    if options["saturate"]:
+        differing.discard("saturate")
     if differing:
-        listed = ", ".join(f"{name} {stored['options'].get(name)}, not {options[name]}" for name in differing)
         raise CheckpointError(
-            f"{folder} holds an unfinished conversion with {listed}: finish that, or remove the folder"
+            f"{folder} holds an unfinished conversion {_described(theirs, differing)}: "
+            "finish that with the same options, or remove the folder"
         )
     if stored["source"] != source:
         changed = {
@@ -147,6 +160,17 @@ def _read(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}: remove the folder and begin anew") from error
     return stored
+
+
+def _described(options: Mapping[str, Any], differing: Container[str]) -> str:
+    shards = options.get("shards")
+    more = {
+        "scale_dtype": f" with {options.get('scale_dtype')} scales",
+        "saturate": " with saturate (--saturate)",
+        "max_file_bytes": f" in files of at most {options.get('max_file_bytes')} bytes",
+    }
+    text = f"to {options.get('to')} in {shards} shard{'' if shards == 1 else 's'}"
+    return text + "".join(said for name, said in more.items() if name in differing)
 
 
 def _is_part(name: str) -> bool:

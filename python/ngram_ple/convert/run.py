@@ -27,6 +27,8 @@ from ngram_ple.errors import CheckpointError, ConfigError, shown
 TARGETS = ("bf16", "fp8", "fp8-rowwise", "nvfp4")
 """The formats that checkpoints are converted to."""
 
+_WITH_SCALE_DTYPE = ("fp8", "fp8-rowwise")
+
 MAX_FILE_BYTES = 1 << 30  # what is done again after an interruption is less
 
 
@@ -58,7 +60,7 @@ def convert_checkpoint(
     to: str,
     *,
     shards: int | None = None,
-    scale_dtype: str = "bf16",
+    scale_dtype: str | None = None,
     saturate: bool = False,
     threads: int | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
@@ -84,11 +86,13 @@ def convert_checkpoint(
         bf16, fp8, fp8-rowwise or nvfp4.
     shards : int, optional
         ``split_ngram_parts`` of the destination; the source's by default.
-    scale_dtype : str
-        "bf16" or "fp32": what scales of fp8 and fp8-rowwise are stored as, and rounded to before use.
+    scale_dtype : str, optional
+        "bf16" (by default) or "fp32": what scales of fp8 and fp8-rowwise are stored as, and rounded to before
+        use.
     saturate : bool
         Encode infinities as the largest code of their sign and NaN as zero. Rows that no head addresses (the
-        tail that pads the table) are encoded so in any case, and count in no scale and no error.
+        tail that pads the table) are encoded so in any case, and count in no scale and no error. A
+        conversion that was begun without it can go on with it.
     threads : int, optional
         The CPUs at hand, at most 16, by default.
     max_file_bytes : int
@@ -101,23 +105,25 @@ def convert_checkpoint(
     Raises
     ------
     ConfigError
-        A count below 1, an unknown scale_dtype, another type.
+        A count below 1, more shards than a reader takes, a scale_dtype that is unknown or has no effect,
+        another type.
     CheckpointError
         The source is wrong or changes meanwhile, a value is not finite, the destination holds something else,
-        or its disk has no room.
+        or its disk has no room. Before the first file is done nothing is left in the destination.
     OSError
         A file cannot be read or written, or is gone.
     """
     if to not in TARGETS:
         raise CheckpointError(f"the target must be one of {', '.join(TARGETS)}, got {to!r}")
-    _check_options(shards, scale_dtype, saturate, threads, max_file_bytes)
+    _check_options(to, shards, scale_dtype, saturate, threads, max_file_bytes)
     checkpoint = open_checkpoint(source)
     first = NGramConfig.from_pretrained(checkpoint.config)
     parts = first.split_ngram_parts if shards is None else shards
     layers = [
-        Layer(checkpoint, number, to, parts, scale_dtype, saturate)
+        Layer(checkpoint, number, to, parts, scale_dtype or "bf16", saturate)
         for number in range(len(first.ple_layer_ids))
     ]
+    _check_copied_scales(layers, scale_dtype)
     read = {checkpoint.folder / "config.json"}.union(*(layer.source_files for layer in layers))
     for name in (INDEX_FILE, LEGACY_QUANTIZATION_FILE):
         if (checkpoint.folder / name).exists():
@@ -125,7 +131,7 @@ def convert_checkpoint(
     options = {
         "to": to,
         "shards": parts,
-        "scale_dtype": scale_dtype,
+        "scale_dtype": scale_dtype or "bf16",
         "saturate": saturate,
         "max_file_bytes": max_file_bytes,
     }
@@ -138,25 +144,29 @@ def convert_checkpoint(
     config = converted_config(checkpoint.config, to, parts, [layer.prefix for layer in layers])
     if not target.exists():
         _check_room(target, files)
+    made = [place for place in (target, *target.parents) if not place.exists()]
     target.mkdir(parents=True, exist_ok=True)
+
+    def check_source() -> None:
+        now = fingerprint(checkpoint.folder, read)
+        changed = sorted(name for name in began if now[name] != began[name])
+        if changed:
+            raise CheckpointError(f"{checkpoint.folder / changed[0]} has changed while it was converted")
+
     with locked(target):
         record = open_record(target, options, began)
-        todo = [file for file in files if not record.has(file.name)]
-        _check_room(target, todo)
-
-        def check_source() -> None:
-            now = fingerprint(checkpoint.folder, read)
-            changed = sorted(name for name in began if now[name] != began[name])
-            if changed:
-                raise CheckpointError(f"{checkpoint.folder / changed[0]} has changed while it was converted")
-
-        if begun is not None:
-            begun(_bytes_to_read(layers, todo, record))
-        workers = Workers(threads or reading_threads())
-        with closing(workers):
-            told = progress or (lambda nbytes: None)
-            _convert(layers, files, record, workers, told, check_source)
-        check_source()
+        try:
+            todo = [file for file in files if not record.has(file.name)]
+            _check_room(target, todo)
+            if begun is not None:
+                begun(_bytes_to_read(layers, todo, record))
+            with closing(Workers(threads or reading_threads())) as workers:
+                told = progress or (lambda nbytes: None)
+                _convert(layers, files, record, workers, told, check_source)
+            check_source()
+        except CheckpointError:
+            record.withdraw(made)
+            raise
         write_config_and_index(target, config, index)
         record.remove()
     errors = [_sum_errors(layer, files, record) for layer in layers]
@@ -225,7 +235,7 @@ def _sum_errors(layer: Layer, files: Sequence[OutFile], record: Record) -> list[
 
 
 def _check_options(
-    shards: object, scale_dtype: object, saturate: object, threads: object, max_file_bytes: object
+    to: str, shards: object, scale_dtype: object, saturate: object, threads: object, max_file_bytes: object
 ) -> None:
     counts = {"shards": shards, "threads": threads, "max_file_bytes": max_file_bytes}
     for name, value in counts.items():
@@ -233,10 +243,30 @@ def _check_options(
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} must be an integer of at least 1, got {shown(value)}")
-    if scale_dtype not in tuple(SCALE_DTYPES):
-        raise ConfigError(f"scale_dtype must be one of {', '.join(SCALE_DTYPES)}, got {shown(scale_dtype)}")
+    if scale_dtype is not None:
+        if scale_dtype not in tuple(SCALE_DTYPES):
+            listed = ", ".join(SCALE_DTYPES)
+            raise ConfigError(f"scale_dtype must be one of {listed}, got {shown(scale_dtype)}")
+        if to not in _WITH_SCALE_DTYPE:
+            raise ConfigError(
+                f"scale_dtype (--scale-dtype) is for {' and '.join(_WITH_SCALE_DTYPE)} alone, "
+                f"got {scale_dtype} with {to}"
+            )
     if not isinstance(saturate, bool):
         raise ConfigError(f"saturate must be a bool, got {shown(saturate)}")
+
+
+def _check_copied_scales(layers: Sequence[Layer], scale_dtype: str | None) -> None:
+    if scale_dtype is None:
+        return
+    names = {dtype: name for name, dtype in SCALE_DTYPES.items()}
+    for layer in layers:
+        copied = layer.copied_scale_dtype
+        if copied is not None and copied != SCALE_DTYPES[scale_dtype]:
+            raise ConfigError(
+                f"scale_dtype (--scale-dtype) must be {names[copied]} or not given, as {layer.source.title} "
+                f"is {layer.source_format} already and copied with its scales, got {scale_dtype}"
+            )
 
 
 def _check_shards(layers: Sequence[Layer], shards: int) -> None:
