@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,14 @@ class NGramConfig:
         Raises
         ------
         ConfigError
-            The file is missing or no JSON object, or a field is missing, of a wrong type or out of range.
+            The file is missing or no JSON object, or a field is missing, of a wrong type or out of range. A
+            file that was read is named.
         """
-        config = source if isinstance(source, Mapping) else read_config(source)
+        if not isinstance(source, Mapping):
+            read = read_config(source)
+            with naming(config_file(source)):
+                return cls.from_pretrained(read, layer)
+        config = source
         text = config.get("text_config")
         if text is not None and not isinstance(text, Mapping):
             raise ConfigError(f"text_config must be an object, got {_shown(text)}")
@@ -200,8 +206,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     ConfigError
         A file is missing, unreadable or no JSON object.
     """
-    given = Path(path)
-    file = given / _CONFIG_FILE if given.is_dir() else given
+    file = config_file(path)
     config = _read(file)
     legacy = file.with_name(LEGACY_QUANTIZATION_FILE)
     text = config.get("text_config")
@@ -209,6 +214,21 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not any(section.get("quantization_config") for section in sections) and legacy.exists():
         config["quantization_config"] = {"quant_method": "modelopt", **_read(legacy)}
     return config
+
+
+def config_file(path: str | os.PathLike[str]) -> Path:
+    """Return where the config.json of a checkpoint folder is, or the file given."""
+    given = Path(path)
+    return given / _CONFIG_FILE if given.is_dir() else given
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Put the file's name before what a ConfigError says."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -430,6 +430,39 @@ def test_wrong_options_write_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_messages_name_what_the_user_knows(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    shutil.copytree(source, empty)
+    (empty / "config.json").write_text("{}")
+    none = "ple_layer_ids must list the decoder layers with an n-gram table, got none"
+    assert main(["convert", str(empty), str(tmp_path / "out"), "--to", "fp8"]) == 2
+    assert capsys.readouterr().err == f"ngram-ple convert: {empty / 'config.json'}: {none}\n"
+    assert main(["verify", str(empty)]) == 1
+    assert f"problem  {empty / 'config.json'}: {none}\n" in capsys.readouterr().out
+
+    monkeypatch.chdir(source)  # "" would be this folder
+    for folders, name in (["", str(tmp_path / "out")], "SRC"), ([str(source), ""], "DST"):
+        assert main(["convert", *folders, "--to", "fp8"]) == 2
+        assert f"argument {name}: must be a folder, got ''" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="path must be a checkpoint folder, got ''"):
+        convert_checkpoint("", tmp_path / "out", "fp8")
+    with pytest.raises(CheckpointError, match="the destination must be a folder, got ''"):
+        convert_checkpoint(source, "", "fp8")
+
+    usual = Path.open
+
+    def open_read_only(path: Path, mode: str = "r", **rest: Any) -> Any:
+        if "w" in mode:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return usual(path, mode, **rest)
+
+    monkeypatch.setattr(Path, "open", open_read_only)
+    assert main(["convert", str(source), str(tmp_path / "out"), "--to", "fp8"]) == 2
+    assert capsys.readouterr().err == f"ngram-ple convert: {tmp_path / 'out'}: Permission denied\n"
+
+
 MANY_ROWS = small_config(ngram_vocab_size_base=9000, ple_embed_dim=4 * 16)
 
 

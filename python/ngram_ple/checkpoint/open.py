@@ -14,7 +14,7 @@ from ngram_ple.checkpoint.detect import detect_format
 from ngram_ple.checkpoint.files import Report, locate_tensors
 from ngram_ple.checkpoint.loader import TableLoader, small_tensor
 from ngram_ple.checkpoint.safetensors_file import TensorSlice
-from ngram_ple.config import NGramConfig, read_config
+from ngram_ple.config import NGramConfig, config_file, naming, read_config
 from ngram_ple.errors import CheckpointError, ConfigError
 from ngram_ple.hash_plan import HashPlan
 from ngram_ple.quantization import explain_format
@@ -90,6 +90,11 @@ class Checkpoint:
     config: dict[str, Any]
     tensors: Mapping[str, TensorSlice]
 
+    def ngram_config(self, layer: int = 0) -> NGramConfig:
+        """Read the configuration of PLE layer `layer`; a ConfigError names config.json."""
+        with naming(config_file(self.folder)):
+            return NGramConfig.from_pretrained(self.config, layer)
+
     def table(self, config: NGramConfig, prefix: str | None = None) -> StoredTable:
         """Find the table of the configured PLE layer.
 
@@ -149,6 +154,8 @@ def open_checkpoint(path: str | os.PathLike[str], report: Report | None = None) 
         A file is missing, outside the folder, not regular, truncated, or its header is wrong; a tensor lies
         in two files or not where the index says.
     """
+    if not os.fspath(path):
+        raise CheckpointError("path must be a checkpoint folder, got ''")
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(
@@ -184,7 +191,7 @@ def open_table(path: str | os.PathLike[str], layer: int, format: str | None = No
         What is wrong, a `format` that is not what is stored included.
     """
     checkpoint = open_checkpoint(path)
-    config = NGramConfig.from_pretrained(checkpoint.config, layer)
+    config = checkpoint.ngram_config(layer)
     stored = checkpoint.table(config)
     if format is not None and format != stored.format:
         raise ConfigError(f"format must be {stored.format}, as {path} stores layer {layer}, got {format}")

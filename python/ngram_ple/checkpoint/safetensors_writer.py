@@ -187,7 +187,11 @@ def new_file(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with part.open("wb") as file:
+        opened = part.open("wb")
+    except OSError as error:  # the hidden file is nothing that a user knows of
+        raise OSError(error.errno, error.strerror, str(path.parent)) from None
+    try:
+        with opened as file:
             yield file
             if durable:
                 file.flush()

@@ -100,7 +100,7 @@ def survey_checkpoint(path: str | os.PathLike[str], layer: int | None = None) ->
     """
     problems: list[str] = []
     checkpoint = open_checkpoint(path, lambda error: problems.append(str(error)))
-    first = NGramConfig.from_pretrained(checkpoint.config, layer or 0)
+    first = checkpoint.ngram_config(layer or 0)
     numbers = range(len(first.ple_layer_ids)) if layer is None else [first.layer]
     layers = [_layer(checkpoint, number) for number in numbers]
     claimed = {found.prefix for found in layers}
@@ -113,7 +113,7 @@ def survey_checkpoint(path: str | os.PathLike[str], layer: int | None = None) ->
 
 
 def _layer(checkpoint: Checkpoint, number: int) -> LayerSurvey:
-    config = NGramConfig.from_pretrained(checkpoint.config, number)
+    config = checkpoint.ngram_config(number)
     derived = HashPlan.from_config(config)
     found = LayerSurvey(config, derived, derived)
     steps: Iterable[Callable[[Checkpoint, LayerSurvey], None]] = (_place, _buffers, _format, _cover)

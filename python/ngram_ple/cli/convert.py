@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -35,8 +34,8 @@ def add(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SRC", type=Path, help="checkpoint folder to read")
-    parser.add_argument("destination", metavar="DST", type=Path, help="folder to write")
+    parser.add_argument("source", metavar="SRC", type=options.folder, help="checkpoint folder to read")
+    parser.add_argument("destination", metavar="DST", type=options.folder, help="folder to write")
     parser.add_argument("--to", required=True, choices=TARGETS, help="format of the tables to write")
     parser.add_argument(
         "--shards", type=options.positive, metavar="N", help="shards of a table (default: as in SRC)"

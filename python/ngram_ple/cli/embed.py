@@ -62,7 +62,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
-        type=Path,
+        type=options.folder,
         help="Hugging Face checkpoint folder; its config.json, index and PLE files suffice",
     )
     parser.add_argument("--text", required=True, metavar="FILE", type=Path, help="UTF-8 text")
@@ -233,7 +233,7 @@ def embed_text(
         torch.set_num_threads(threads)
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's, read at its first use
     home_device(placement)
-    config = NGramConfig.from_pretrained(open_checkpoint(checkpoint).config, layer)
+    config = open_checkpoint(checkpoint).ngram_config(layer)
     tokens = read_tokens(text, TextTokenizer(tokenizer), config, progress)
     row_bytes = config.ple_embed_dim * _DTYPES[dtype].itemsize
     if writes:

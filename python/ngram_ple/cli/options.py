@@ -34,12 +34,19 @@ def natural(text: str) -> int:
     return within(text, 0, _MOST)
 
 
+def folder(text: str) -> Path:
+    """Parse a folder's name, for argparse; an empty one would be the folder that one is in."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a folder, got ''")
+    return Path(text)
+
+
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Add the folder that a command reads."""
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
-        type=Path,
+        type=folder,
         help="Hugging Face checkpoint folder; its config.json, index and PLE files suffice",
     )
 

@@ -112,12 +112,12 @@ def _model(path: Path) -> tuple[list[NGramConfig], str]:
     """Return the PLE layers' configurations and the format that they are stored in."""
     if path.is_dir() and any(path.glob("*.safetensors")):
         checkpoint = open_checkpoint(path)
-        first = NGramConfig.from_pretrained(checkpoint.config)
+        first = checkpoint.ngram_config()
         stored_format = checkpoint.table(first).format
         source: Any = checkpoint.config
     else:
         source = read_config(path)
-        first = NGramConfig.from_pretrained(source)
+        first = NGramConfig.from_pretrained(path)
         prefix = f"model.language_model.layers.{first.decoder_layer}.ple.ple_embedding"
         found = explain_format(first.quantization_config, prefix, first.ple_embedding_dtype).format
         stored_format = "bf16" if found == "unquantized" else found

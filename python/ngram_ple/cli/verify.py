@@ -12,7 +12,7 @@ from ngram_ple.checkpoint.checksums import Checksums
 from ngram_ple.checkpoint.survey import survey_checkpoint
 from ngram_ple.checkpoint.verify import Verdict, bytes_to_read, verify_checkpoint
 from ngram_ple.cli import options, report
-from ngram_ple.config import NGramConfig, read_config
+from ngram_ple.config import NGramConfig
 from ngram_ple.errors import ConfigError, NgramPleError
 
 _DESCRIPTION = """\
@@ -26,7 +26,8 @@ A problem is what a load would refuse or what the checkpoint contradicts itself 
 change nothing."""
 
 _EPILOG = """\
-exit status: 0 no problem, 1 problems, 2 wrong arguments
+exit status: 0 no problem; 1 problems, a missing or unreadable config.json among them; 2 it
+could not look: wrong arguments, no folder, a --checksums FILE that cannot be read
 
 example:
   (cd checkpoint && sha256sum *.safetensors) > sums
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     sums = None if arguments.checksums is None else Checksums(arguments.checksums, folder)
     try:
-        NGramConfig.from_pretrained(read_config(folder))
+        NGramConfig.from_pretrained(folder)
     except ConfigError as error:  # nothing else can be told without it
         verdict, layers = Verdict([str(error)], [], 0, 0), 0
     else:

@@ -17,7 +17,6 @@ from ngram_ple.checkpoint.open import Checkpoint
 from ngram_ple.checkpoint.safetensors_file import DTYPE_CODES, TORCH_DTYPES
 from ngram_ple.checkpoint.safetensors_writer import TensorEntry, file_header, pwrite_all
 from ngram_ple.checkpoint.write import default_prefix
-from ngram_ple.config import NGramConfig
 from ngram_ple.convert.blocks import BlockEncoder, Workers, block_rows, copies_bytes, row_ranges
 from ngram_ple.convert.head_errors import HeadErrors
 from ngram_ple.convert.source import Reader, SourceTable, table_files
@@ -65,7 +64,7 @@ class Layer:
     def __init__(
         self, checkpoint: Checkpoint, number: int, format: str, shards: int, scale_dtype: str, saturate: bool
     ) -> None:
-        config = NGramConfig.from_pretrained(checkpoint.config, number)
+        config = checkpoint.ngram_config(number)
         stored = checkpoint.table(config)
         self.number = number
         self.config = config

@@ -15,7 +15,7 @@ from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.checkpoint.read import reading_threads
 from ngram_ple.checkpoint.safetensors_file import MAX_TENSORS
 from ngram_ple.checkpoint.safetensors_writer import index_of, new_file, write_config_and_index
-from ngram_ple.config import LEGACY_QUANTIZATION_FILE, MAX_SHARDS, NGramConfig
+from ngram_ple.config import LEGACY_QUANTIZATION_FILE, MAX_SHARDS
 from ngram_ple.convert.blocks import Workers, find_amax
 from ngram_ple.convert.config import converted_config
 from ngram_ple.convert.head_errors import HeadErrors
@@ -116,8 +116,10 @@ def convert_checkpoint(
     if to not in TARGETS:
         raise CheckpointError(f"the target must be one of {', '.join(TARGETS)}, got {to!r}")
     _check_options(to, shards, scale_dtype, saturate, threads, max_file_bytes)
+    if not os.fspath(destination):
+        raise CheckpointError("the destination must be a folder, got ''")
     checkpoint = open_checkpoint(source)
-    first = NGramConfig.from_pretrained(checkpoint.config)
+    first = checkpoint.ngram_config()
     parts = first.split_ngram_parts if shards is None else shards
     layers = [
         Layer(checkpoint, number, to, parts, scale_dtype or "bf16", saturate)
