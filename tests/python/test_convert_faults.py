@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
@@ -365,7 +366,7 @@ def test_no_space_left(
 
 
 def test_too_little_room_is_told_first(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(CheckpointError, match="GiB more, but its disk has"):
         convert_checkpoint(source, tmp_path / "a" / "out", "nvfp4")
     assert not (tmp_path / "a").exists()

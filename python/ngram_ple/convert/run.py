@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from ngram_ple.checkpoint.files import INDEX_FILE
-from ngram_ple.checkpoint.layout import filled_shards, most_shards
 from ngram_ple.checkpoint.open import open_checkpoint
 from ngram_ple.checkpoint.read import reading_threads
-from ngram_ple.checkpoint.safetensors_file import MAX_TENSORS
 from ngram_ple.checkpoint.safetensors_writer import index_of, new_file, write_config_and_index
-from ngram_ple.config import LEGACY_QUANTIZATION_FILE, MAX_SHARDS
+from ngram_ple.config import LEGACY_QUANTIZATION_FILE
 from ngram_ple.convert.blocks import Workers, find_amax
+from ngram_ple.convert.checks import check_apart, check_copied_scales, check_options, check_room, check_shards
 from ngram_ple.convert.config import converted_config
 from ngram_ple.convert.head_errors import HeadErrors
 from ngram_ple.convert.layer import Layer, OutFile
 from ngram_ple.convert.record import Record, fingerprint, locked, open_record
-from ngram_ple.encoding import SCALE_DTYPES
-from ngram_ple.errors import CheckpointError, ConfigError, shown
+from ngram_ple.errors import CheckpointError
 
 TARGETS = ("bf16", "fp8", "fp8-rowwise", "nvfp4")
 """The formats that checkpoints are converted to."""
-
-_WITH_SCALE_DTYPE = ("fp8", "fp8-rowwise")
 
 MAX_FILE_BYTES = 1 << 30  # what is done again after an interruption is less
 
@@ -115,7 +110,7 @@ def convert_checkpoint(
     """
     if to not in TARGETS:
         raise CheckpointError(f"the target must be one of {', '.join(TARGETS)}, got {to!r}")
-    _check_options(to, shards, scale_dtype, saturate, threads, max_file_bytes)
+    check_options(to, shards, scale_dtype, saturate, threads, max_file_bytes)
     if not os.fspath(destination):
         raise CheckpointError("the destination must be a folder, got ''")
     checkpoint = open_checkpoint(source)
@@ -125,7 +120,7 @@ def convert_checkpoint(
         Layer(checkpoint, number, to, parts, scale_dtype or "bf16", saturate)
         for number in range(len(first.ple_layer_ids))
     ]
-    _check_copied_scales(layers, scale_dtype)
+    check_copied_scales(layers, scale_dtype)
     read = {checkpoint.folder / "config.json"}.union(*(layer.source_files for layer in layers))
     for name in (INDEX_FILE, LEGACY_QUANTIZATION_FILE):
         if (checkpoint.folder / name).exists():
@@ -138,14 +133,14 @@ def convert_checkpoint(
         "max_file_bytes": max_file_bytes,
     }
     target = Path(destination)
-    _check_apart(checkpoint.folder, target)
-    _check_shards(layers, parts)
+    check_apart(checkpoint.folder, target)
+    check_shards(layers, parts)
     files = _plan_files(layers, max_file_bytes)
     index = index_of({file.name: layers[file.layer].tensors(file.shards, 1.0)[0] for file in files})
     began = fingerprint(checkpoint.folder, read)
     config = converted_config(checkpoint.config, to, parts, [layer.prefix for layer in layers])
     if not target.exists():
-        _check_room(target, files)
+        check_room(target, files)
     made = [place for place in (target, *target.parents) if not place.exists()]
     target.mkdir(parents=True, exist_ok=True)
 
@@ -159,7 +154,7 @@ def convert_checkpoint(
         record = open_record(target, options, began)
         try:
             todo = [file for file in files if not record.has(file.name)]
-            _check_room(target, todo)
+            check_room(target, todo)
             if begun is not None:
                 begun(_bytes_to_read(layers, todo, record))
             with closing(Workers(threads or reading_threads())) as workers:
@@ -234,74 +229,3 @@ def _sum_errors(layer: Layer, files: Sequence[OutFile], record: Record) -> list[
             for head, sums in zip(heads, record.files[file.name]["errors"], strict=True):
                 head.add(HeadErrors(*sums))
     return heads
-
-
-def _check_options(
-    to: str, shards: object, scale_dtype: object, saturate: object, threads: object, max_file_bytes: object
-) -> None:
-    counts = {"shards": shards, "threads": threads, "max_file_bytes": max_file_bytes}
-    for name, value in counts.items():
-        if value is None and name != "max_file_bytes":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be an integer of at least 1, got {shown(value)}")
-    if scale_dtype is not None:
-        if scale_dtype not in tuple(SCALE_DTYPES):
-            listed = ", ".join(SCALE_DTYPES)
-            raise ConfigError(f"scale_dtype must be one of {listed}, got {shown(scale_dtype)}")
-        if to not in _WITH_SCALE_DTYPE:
-            raise ConfigError(
-                f"scale_dtype (--scale-dtype) is for {' and '.join(_WITH_SCALE_DTYPE)} alone, "
-                f"got {scale_dtype} with {to}"
-            )
-    if not isinstance(saturate, bool):
-        raise ConfigError(f"saturate must be a bool, got {shown(saturate)}")
-
-
-def _check_copied_scales(layers: Sequence[Layer], scale_dtype: str | None) -> None:
-    if scale_dtype is None:
-        return
-    names = {dtype: name for name, dtype in SCALE_DTYPES.items()}
-    for layer in layers:
-        copied = layer.copied_scale_dtype
-        if copied is not None and copied != SCALE_DTYPES[scale_dtype]:
-            raise ConfigError(
-                f"scale_dtype (--scale-dtype) must be {names[copied]} or not given, as {layer.source.title} "
-                f"is {layer.source_format} already and copied with its scales, got {scale_dtype}"
-            )
-
-
-def _check_shards(layers: Sequence[Layer], shards: int) -> None:
-    """Refuse what no reader here would take, before anything is written."""
-    others = sum(layer.small_tensors for layer in layers)
-    most = most_shards(sum(layer.shard_tensors for layer in layers), others)
-    filled = [filled_shards(layer.plan.padded_rows, shards) for layer in layers]
-    tensors = sum(count * layer.shard_tensors for count, layer in zip(filled, layers, strict=True)) + others
-    if tensors > MAX_TENSORS:
-        raise ConfigError(
-            f"shards (--shards) must be at most {most}, as the tables of a folder may have {MAX_TENSORS} "
-            f"tensors, got {shards} ({tensors} tensors)"
-        )
-    if shards > MAX_SHARDS:
-        raise ConfigError(f"shards (--shards) must be at most {MAX_SHARDS}, got {shards}")
-
-
-def _check_apart(source: Path, target: Path) -> None:
-    read, written = source.resolve(), Path(os.path.realpath(target))
-    if read == written or read in written.parents or written in read.parents:
-        raise CheckpointError(f"the destination must lie apart from the source {source}, got {target}")
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"the destination must be a folder, got the file {target}")
-
-
-def _check_room(target: Path, files: Sequence[OutFile]) -> None:
-    """Refuse what the disk has no room for, before anything is written."""
-    needed = sum(file.nbytes for file in files)
-    place = Path(os.path.realpath(target))
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise CheckpointError(
-            f"{target} needs {needed / 2**30:.2f} GiB more, but its disk has {free / 2**30:.2f} GiB left"
-        )
