@@ -42,9 +42,8 @@ STABLE_TORCH_LIBRARY(ngram_ple, m) {
   // The first half of a staged lookup, to run beside other work of the GPU: `lookup` of `places` in `rows` is
   // the second. And bookkeeping behind pinned_lookup. For ngram_ple.tables alone.
   m.def(
-      "bring_rows(Tensor ids, Tensor weight, *, int reader, int stream, Tensor(a!) places, Tensor(b!) rows) "
-      "-> "
-      "()");
+      "bring_rows(Tensor ids, Tensor weight, *, int reader, int stream, Tensor(a!) places, "
+      "Tensor(b!) rows) -> ()");
   m.def("reader_bytes(Tensor slots, str format, int head_dim, int max_ids, int threads) -> Tensor");
   m.def(
       "open_reader(Tensor slots, Tensor device_memory, Tensor pinned_memory, str format, int head_dim, int "

@@ -4,7 +4,7 @@
 //   fetch_add(word, value)  compare_and_swap(word, expected, value)
 //       In device memory, among all threads of the device; what the word held before.
 //   load_shared_word(word)  store_shared_word(word, value)
-//       As other threads left it a moment ago, and for them.
+//       What other threads stored a moment ago; a value that they will load. No cache of the thread's own.
 //   fence_device()
 //       Writes before it are seen by every thread of the device that sees a write after it.
 //   fence_host()

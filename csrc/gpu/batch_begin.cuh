@@ -6,7 +6,7 @@
 
 namespace ngram_ple::gpu {
 
-// `awake`: how many workers are, as the host says.
+// `awake`: how many workers are, as the host says; not 0 where they are waited for in any case.
 NGP_DEVICE void begin_batch(BatchState& state, uint32_t rows, uint32_t awake) {
   state.batch = state.batch + 1 == 0 ? 1 : state.batch + 1;
   state.claims = 0;

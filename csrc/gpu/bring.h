@@ -17,7 +17,8 @@ struct Pieces {
 };
 Pieces pieces_of(int64_t num_ids, int64_t stride);
 
-// What the call on the host before a piece's copy is given; graphs know their addresses.
+// What a call on the host is given: before a piece's copy, or (the first one's) for a small staged batch.
+// Graphs know their addresses.
 struct PieceCall {
   RowStager* stager;
   const StagingWords* words;

@@ -69,14 +69,6 @@ struct Rows {
   }
 };
 
-template <int kCount>
-NGP_DEVICE uint32_t largest_bits(const Eight (&eights)[kCount]) {
-  uint32_t most = 0;
-#pragma unroll
-  for (const Eight& eight : eights) most = larger(most, largest_bits(eight));
-  return most;
-}
-
 template <class Numbers>
 NGP_KERNEL(kThreads)
 row_amax_kernel(Rows<Numbers> rows, bool finite_only, float* out) {

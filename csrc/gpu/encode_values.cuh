@@ -110,12 +110,17 @@ NGP_DEVICE uint32_t largest_bits(const Eight& eight) {
   for (float value : eight.value) most = larger(most, bits_of(value) & 0x7FFFFFFFu);
   return most;
 }
-// NaN becomes zero of its sign. The largest finite magnitude of all of them as bits.
 template <int kCount>
-NGP_DEVICE uint32_t drop_nan(Eight (&eights)[kCount]) {
+NGP_DEVICE uint32_t largest_bits(const Eight (&eights)[kCount]) {
   uint32_t most = 0;
 #pragma unroll
   for (const Eight& eight : eights) most = larger(most, largest_bits(eight));
+  return most;
+}
+// NaN becomes zero of its sign. The largest finite magnitude of all of them as bits.
+template <int kCount>
+NGP_DEVICE uint32_t drop_nan(Eight (&eights)[kCount]) {
+  uint32_t most = largest_bits(eights);
   if (most < kInfinityBits) return most;  // but for broken tables
   most = 0;
 #pragma unroll

@@ -108,7 +108,7 @@ def index_of(files: Mapping[str, Sequence[TensorEntry]]) -> dict[str, Any]:
     """Return the index of files with these tensors; parameters and errors as those of `write_folder`."""
     weight_map: dict[str, str] = {}
     for file, tensors in files.items():
-        file_header(tensors)
+        file_header(tensors)  # refuses one that no reader takes
         for tensor in tensors:
             if weight_map.setdefault(tensor.name, file) != file:
                 raise CheckpointError(f"{tensor.name} must be written once, got it twice")

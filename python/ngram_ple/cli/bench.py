@@ -126,9 +126,9 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 def _check_room(base: int, formats: list[str], device: torch.device) -> None:
     """Refuse tables that no memory is there for."""
-    rows, free = Model(base).plan.padded_rows, _free_bytes(device)
+    model, free = Model(base), _free_bytes(device)
     for name in formats:
-        wanted = rows * Model(base).row_format(name).slot_bytes
+        wanted = model.plan.padded_rows * model.row_format(name).slot_bytes
         if wanted > free:
             raise ConfigError(
                 f"--rows-per-head {base} needs {wanted:,} bytes ({report.size(wanted)}) for {name}, "

@@ -264,8 +264,8 @@ def _recommend(options: Sequence[Option]) -> tuple[Option | None, str]:
 
     known = " of those whose time is known" if len(timed) < len(fitting) else ""
     fastest = min(timed, key=lambda one: (spent(one), one.relative_error))
-    near = [one for one in timed if spent(one) <= _SLOWER_FOR_ACCURACY * spent(fastest)]
     shortest = spent(fastest)
+    near = [one for one in timed if spent(one) <= _SLOWER_FOR_ACCURACY * shortest]
     best = min(near, key=lambda one: (one.relative_error, spent(one), one.gpu_bytes + one.host_bytes))
     if best is fastest:
         more = [one for one in options if one.relative_error < best.relative_error]

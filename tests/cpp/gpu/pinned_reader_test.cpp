@@ -120,7 +120,8 @@ TEST(PinnedReader, EveryFormatOutputAndWay) {
       for (OutType out_type : {OutType::bf16, OutType::bytes}) {
         for (int64_t count : {int64_t{200}, kMany}) {
           const bool chosen = format == Format::fp8 || format == Format::nvfp4;
-          if (count == kMany && !(chosen && head_dim == 160 && out_type == OutType::bf16)) continue;  // long
+          if (count == kMany && !(chosen && head_dim == 160 && out_type == OutType::bf16))
+            continue;                                             // takes long
           const HostInts ids = fixture.some_ids(count, 20, 540);  // with repeats, and some that nobody owns
           const auto wanted = fixture.expected(ids, out_type);
           for (gpu::Way way : kWays) {
